@@ -55,7 +55,7 @@ _SEARCH_OPTIONS = {
     "--scores",
     "--relevant",
 }
-_SEARCH_OPTIONS |= {"--records", "--k", "--target-recall"}
+_SEARCH_OPTIONS |= {"--records", "--k", "--target-recall", "--queries", "--dimension"}
 #: The options that each need takes, besides the contract.
 _OPTIONS: dict[str, set[str]] = {
     "verification": {"--impostor", "--genuine", "--embeddings", "--labels", "--target-fmr", "--target-tar"},
@@ -231,11 +231,11 @@ def plan_command(
         typer.Option(help="For search: how often the relevant record must be returned.", rich_help_panel=_NEED),
     ] = None,
     queries: Annotated[
-        int | None, typer.Option(help="With --need many-queries: the number of queries.", rich_help_panel=_NEED)
+        int | None, typer.Option(help="For search, and many-queries: the number of queries.", rich_help_panel=_NEED)
     ] = None,
     dimension: Annotated[
         int | None,
-        typer.Option(help="With --need many-queries or gram: the dimension of the vectors.", rich_help_panel=_NEED),
+        typer.Option(help="For several queries, and gram: the dimension of the vectors.", rich_help_panel=_NEED),
     ] = None,
     epsilon: Annotated[
         float | None,

@@ -49,7 +49,9 @@ def state_least(choice: Choice) -> str:
 
 
 def answer_need(choice: Choice, goal: Goal | None, *, is_searched: bool) -> str:
-    """Write the answer to a need: the ranking, or the least epsilon, and whether the target is met."""
+    """Write the answer to a need without its caution: what is impossible, what is best, whether the target is met."""
+    impossible, caution = (str(getattr(choice, name, "")) for name in ("impossible", "caution"))
     if is_searched:
-        return state_least(choice)
-    return choice.answer if goal is None else f"{choice.answer} {goal.sentence}"
+        return f"{impossible} {state_least(choice)}".strip()
+    answer = choice.answer.removesuffix(caution).strip()
+    return answer if goal is None else f"{answer} {goal.sentence}"

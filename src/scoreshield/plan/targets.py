@@ -25,7 +25,10 @@ from scoreshield.privacy.levels.bits import find_accept_epsilon
 
 #: The search for the least epsilon of a ranking ends where epsilon is known to this share, or the utility to _SLACK.
 _PRECISION = 0.01
-_SLACK = 0.002
+_SLACK = 0.005
+#: How far above the floor of every mechanism the search begins, and how it steps until the target is bracketed.
+_USUAL_EXCESS = 1.5
+_USUAL_SLOPE = 5.0
 #: Mechanisms are ranked up to this epsilon, whose exponential is a double.
 LARGEST_EPSILON = 700.0
 
@@ -104,31 +107,35 @@ class Target(ABC):
     def find_least(self) -> Choice:
         """Rank the mechanisms at the least epsilon at which the best of them reaches the target.
 
-        The search ends where the utility exceeds the target by at most 0.002, or epsilon is known to one part in 100.
+        The search ends where the utility exceeds the target by at most 0.005, or epsilon is known to one part in 100.
+        Rankings take long, so each step is a secant: the log-odds of the utility are nearly a straight line in the
+        logarithm of epsilon.
         """
         self.check_clean()
-        low = high = max(self.find_floor(), 1e-3)
-        below = best = self.choose(low)
-        while best.chosen.utility < self.value:
-            low, below, high = high, best, 2 * high
-            if high > LARGEST_EPSILON:
+        floor, aim = max(self.find_floor(), 1e-3), _log_odds(self.value + _SLACK / 2)
+        low, below, high, best = floor, math.nan, math.inf, None
+        epsilon = floor + _USUAL_EXCESS
+        while True:
+            tried = self.choose(epsilon)
+            reached = _log_odds(tried.chosen.utility)
+            if tried.chosen.utility >= self.value:
+                high, above, best = epsilon, reached, tried
+            else:
+                low, below = epsilon, reached
+            if best is not None and (best.chosen.utility <= self.value + _SLACK or high <= low * (1 + _PRECISION)):
+                return best
+            if low >= LARGEST_EPSILON:
                 raise InvalidInput(
                     f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon "
                     f"{LARGEST_EPSILON:g}: lower {self.option}."
                 )
-            best = self.choose(high)
-        while best.chosen.utility > self.value + _SLACK and high > low * (1 + _PRECISION):
-            # The log-odds of the utility are nearly a straight line in the logarithm of epsilon.
-            ends, aim = (_log_odds(made.chosen.utility) for made in (below, best)), _log_odds(self.value + _SLACK / 2)
-            first, second = ends
-            share = (aim - first) / (second - first) if second > first else 0.5
-            middle = low * (high / low) ** min(max(share, 0.1), 0.9)
-            tried = self.choose(middle)
-            if tried.chosen.utility >= self.value:
-                high, best = middle, tried
+            if best is None or math.isnan(below):  # only one side is known, and the slope is a guess
+                step = math.exp((aim - reached) / _USUAL_SLOPE)
+                epsilon *= min(max(step, 1.05), 2.0) if best is None else max(min(step, 0.95), 0.5)
+                epsilon = min(max(epsilon, floor), LARGEST_EPSILON)
             else:
-                low, below = middle, tried
-        return best
+                share = (aim - below) / (above - below) if above > below else 0.5
+                epsilon = low * (high / low) ** min(max(share, 0.1), 0.9)
 
     def judge(self, choice: Choice) -> Goal:
         """Say whether the best mechanism of a ranking meets the target, and if not, what to change."""
