@@ -27,7 +27,7 @@ from scoreshield.decisions.rates import epsilon_for_scale
 from scoreshield.decisions.scores import NoiseLike, Sample, Scores, ScoresLike
 from scoreshield.errors import InvalidCalibration, InvalidInput, InvalidParameter
 from scoreshield.plan.contracts import Contract, make_contract
-from scoreshield.plan.sentences import state_best, state_least
+from scoreshield.plan.sentences import state_best, state_floor, state_least
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
 
@@ -243,7 +243,9 @@ class Plan(ABC):
 
     def _write_bound(self) -> str:
         """Write what no mechanism reaches; empty where no such bound is known."""
-        return ""
+        if self.is_searched:
+            return "" if self.goal is None else state_floor(self.goal)
+        return str(getattr(self.choice, "impossible", ""))
 
     def _write_lead(self) -> str:
         """Write what the best mechanism achieves; empty where it is Gaussian noise on the range of the plan."""

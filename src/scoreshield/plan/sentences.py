@@ -39,6 +39,11 @@ def state_best(choice: Choice) -> str:
     )
 
 
+def state_floor(goal: Goal) -> str:
+    """Write below which epsilon no mechanism meets a target."""
+    return f"Below epsilon {goal.floor:.3g} no mechanism at all reaches the {format_rate(goal.target)} asked for."
+
+
 def state_least(choice: Choice) -> str:
     """Write which mechanism needs the least epsilon, where the contract was found by a search for it."""
     best, epsilon = choice.chosen, format_number(choice.contract.epsilon)
@@ -50,8 +55,8 @@ def state_least(choice: Choice) -> str:
 
 def answer_need(choice: Choice, goal: Goal | None, *, is_searched: bool) -> str:
     """Write the answer to a need without its caution: what is impossible, what is best, whether the target is met."""
-    impossible, caution = (str(getattr(choice, name, "")) for name in ("impossible", "caution"))
-    if is_searched:
-        return f"{impossible} {state_least(choice)}".strip()
+    caution = str(getattr(choice, "caution", ""))
+    if is_searched and goal is not None:
+        return f"{state_floor(goal)} {state_least(choice)}"
     answer = choice.answer.removesuffix(caution).strip()
     return answer if goal is None else f"{answer} {goal.sentence}"

@@ -42,6 +42,7 @@ class Goal:
         is_met: Whether the predicted utility of the best mechanism reaches it.
         bound: What no mechanism exceeds under the contract.
         clean: What scores without noise reach.
+        floor: Below this epsilon no mechanism reaches the target.
         sentence: The verdict, and what to change where the target is missed.
     """
 
@@ -49,6 +50,7 @@ class Goal:
     is_met: bool
     bound: float
     clean: float
+    floor: float
     sentence: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,7 +159,7 @@ class Target(ABC):
             )
         else:
             sentence = f"That misses the {target} asked for: raise epsilon, or lower {self.option}."
-        return Goal(self.value, is_met, bound, self.clean, sentence)
+        return Goal(self.value, is_met, bound, self.clean, self.find_floor(), sentence)
 
     def _state_floor(self, contract: Contract) -> str:
         if contract.calibration == "attack":
