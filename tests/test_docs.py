@@ -164,8 +164,15 @@ def _embeddings(folder: Path) -> None:
 def _scores(folder: Path) -> None:
     rng = np.random.default_rng(2)
     for impostor, genuine in (("imp", "gen"), ("irrelevant", "relevant")):
-        np.save(folder / f"{impostor}.npy", rng.normal(0, 0.1, 5_000))
-        np.save(folder / f"{genuine}.npy", rng.normal(0.55, 0.14, 5_000).clip(-1, 1))
+        for name, mean, sd in ((impostor, 0.0, 0.1), (genuine, 0.55, 0.14)):
+            scores = rng.normal(mean, sd, 5_000).clip(-1, 1)
+            np.save(folder / f"{name}.npy", scores)
+            for ending in ("csv", "txt"):
+                np.savetxt(folder / f"{name}.{ending}", scores)
+    records = rng.standard_normal((300, 16))
+    queries = records[:40] + 0.5 * rng.standard_normal((40, 16))
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, records)]
+    np.savez(folder / "set.npz", scores=unit[0] @ unit[1].T, pairs=np.column_stack([np.arange(40)] * 2))
 
 
 def _pages_and_questions(folder: Path) -> None:
