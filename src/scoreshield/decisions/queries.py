@@ -318,7 +318,9 @@ class QueryScores:
         between = float(means.var(ddof=1)) if len(means) > 1 else 0.25
         variance = between / number + (0.0 if asked is None else (between + noise) / asked)
         quantile = float(stdtrit(max(number - 1, 1), _COVERAGE))
-        return Prediction(float(np.clip(means.mean(), 0.0, 1.0)), quantile * math.sqrt(variance))
+        # A rate near 0 or 1 moves in whole records, as in Wilson's interval.
+        whole = 0.0 if asked is None else quantile**2 / (2 * asked)
+        return Prediction(float(np.clip(means.mean(), 0.0, 1.0)), math.hypot(quantile * math.sqrt(variance), whole))
 
     def _average(self, rates: Float) -> tuple[Float, float]:
         """The mean of each query, and the mean variance of a query's share due to noise."""

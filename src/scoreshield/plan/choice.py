@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._formatting import format_advantage, format_number, format_rate
@@ -37,7 +37,7 @@ from scoreshield.plan.candidates import SHIFT, Candidate, list_noise_laws, make_
 from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
 from scoreshield.plan.match_candidates import predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
-from scoreshield.plan.search_candidates import SearchNeed, predict_single_queries
+from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
 from scoreshield.privacy.levels.tables import optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
@@ -296,7 +296,9 @@ def choose(
     candidates.sort(key=lambda candidate: -candidate.utility if larger else candidate.utility)
     if larger:
         candidates.insert(0, candidates.pop(_find_steadiest(candidates)))
-    warnings = (PRIVATE_SCORES_WARNING,) if origin == "private" else ()  # the answer states how weak the contract is
+    warnings: tuple[str, ...] = (
+        (PRIVATE_SCORES_WARNING,) if origin == "private" else ()
+    )  # the answer states how weak the contract is
     chosen = candidates[0]
     if target is not None and chosen.utility < target:
         warnings += (
@@ -336,9 +338,10 @@ def _make_search_need(
     queries: int,
     asked: int | None,
     ranges: tuple[ScoreRange, ...],
-) -> tuple[SearchNeed, Any]:
+) -> tuple[RecallNeed, NDArray[np.int64] | None]:
     """Collect what a search needs, and the relevant pairs of a benchmark."""
-    scores = pairs = None
+    scores: NDArray[np.float64] | None = None
+    pairs: NDArray[np.int64] | None = None
     if benchmark is not None:
         scores, pairs = np.asarray(benchmark[0], dtype=np.float64), np.asarray(benchmark[1], dtype=np.int64)
         records = scores.shape[1] if records is None else records
@@ -346,14 +349,14 @@ def _make_search_need(
         raise InvalidInput("Retrieval needs k, and a benchmark, or records with irrelevant and relevant scores.")
     if k >= records:
         raise InvalidInput(f"All {records:,} records would be returned with k = {k:,}: give a smaller k.")
-    if scores is not None:
+    if scores is not None and pairs is not None:
         known = QueryScores(scores, pairs)
     else:
         assert far is not None
         assert near is not None
         known = QueryScores.pool(far, near)
     mean_of = max(_ASKED, queries) if asked is None else asked
-    return SearchNeed(known, scores, records, k, queries, mean_of, contract, ranges), pairs
+    return RecallNeed(known, scores, records, k, queries, mean_of, contract, ranges), pairs
 
 
 def _bound_rate(contract: Contract, share: float) -> float:

@@ -43,7 +43,7 @@ def predict_true_matches(
     """
     _check_scores(far, near)
     threshold = far.clean_threshold(target)
-    populations = _Counted(far, near)
+    populations = _ScoreCounts(far, near)
 
     def state(rate: float) -> Prediction:
         variance = max(rate * (1 - rate), 1e-4)
@@ -121,7 +121,7 @@ def _accept(bit: AcceptBit, scores: Scores, distance: float) -> float:
     return first + (second - first) * above
 
 
-class _Counted:
+class _ScoreCounts:
     """Two populations of scores, counted on common bins."""
 
     def __init__(self, far: Scores, near: Scores) -> None:

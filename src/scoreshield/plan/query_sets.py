@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from scoreshield.decisions.queries import Prediction
 from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles
-from scoreshield.plan.search_candidates import SearchNeed
+from scoreshield.plan.search_candidates import RecallNeed
 from scoreshield.privacy.hit_budget import HitBudget, name_records
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
@@ -41,7 +41,7 @@ _HEIGHTS = 6
 
 
 def predict_query_sets(
-    need: SearchNeed,
+    need: RecallNeed,
     pairs: Pairs | None,
     dimension: int | None,
     codebook: PublicCodebook | None,
@@ -114,7 +114,7 @@ class IndexScores:
         return total
 
 
-def _predict_indexes(need: SearchNeed, dimension: int, codebook: PublicCodebook | None) -> Iterator[Candidate]:
+def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook | None) -> Iterator[Candidate]:
     """An index by PrivUnit with the best number of components, and one by Gaussian noise.
 
     If all records share a mean of squared length c, subtracting it stretches the differences of scores by
@@ -164,7 +164,7 @@ def _predict_indexes(need: SearchNeed, dimension: int, codebook: PublicCodebook 
         )
 
 
-def _predict_batch(need: SearchNeed, pairs: Pairs | None) -> Candidate:
+def _predict_batch(need: RecallNeed, pairs: Pairs | None) -> Candidate:
     """A batch: simulated on the public matrix, and scaled to other numbers of queries and records by its worth."""
     epsilon = need.contract.find_pure_epsilon()
     levels = None if need.scores is None or need.scores.shape[1] < 50 else PublicLevels.fit(need.scores)
@@ -193,7 +193,7 @@ def _predict_batch(need: SearchNeed, pairs: Pairs | None) -> Candidate:
 
 
 def _simulate_batch(
-    need: SearchNeed, epsilon: float, scores: Float, pairs: Pairs, levels: PublicLevels | None
+    need: RecallNeed, epsilon: float, scores: Float, pairs: Pairs, levels: PublicLevels | None
 ) -> tuple[Float, float]:
     """Answer a batch of public queries; return the recall of each, and the worth of this batch."""
     asked = _choose_queries(need, pairs)
@@ -219,7 +219,7 @@ def _simulate_batch(
     return shares, max(alphabet.estimate_worth(need.k), 1e-3)
 
 
-def _predict_hits(need: SearchNeed, scores: Float, pairs: Pairs) -> Candidate:
+def _predict_hits(need: RecallNeed, scores: Float, pairs: Pairs) -> Candidate:
     """A hit budget: simulated on public queries in a row."""
     epsilon = need.contract.find_pure_epsilon()
     budget, n = HitBudget.choose(epsilon, need.records), scores.shape[1]
@@ -232,7 +232,7 @@ def _predict_hits(need: SearchNeed, scores: Float, pairs: Pairs) -> Candidate:
     for place, query in enumerate(asked):
         levels = np.searchsorted(cuts, scores[query], side="left").astype(np.int64)
         named = name_records(budget, stream, levels, used, is_asked, rounds=len(cuts), enough=enough)
-        order = np.lexsort((rng.random(n), -named))
+        order = np.lexsort(np.stack([rng.random(n), -named]))
         first = order[: min(need.k, np.count_nonzero(named))]
         shares[place] = np.isin(pairs[pairs[:, 0] == query, 1], first).mean()
     value = float(shares.mean())
@@ -246,21 +246,21 @@ def _predict_hits(need: SearchNeed, scores: Float, pairs: Pairs) -> Candidate:
     )
 
 
-def _choose_queries(need: SearchNeed, pairs: Pairs) -> Pairs:
+def _choose_queries(need: RecallNeed, pairs: Pairs) -> Pairs:
     """Some public queries with relevant records, at most as many as will be asked."""
     known = np.unique(pairs[:, 0])
     number = min(need.queries, len(known), _MOST_QUERIES)
     return known[np.linspace(0, len(known) - 1, number).round().astype(np.intp)]
 
 
-def _state_error(need: SearchNeed, shares: Float, value: float, further: float) -> Prediction:
+def _state_error(need: RecallNeed, shares: Float, value: float, further: float) -> Prediction:
     """The error of a simulated recall: public queries, the queries asked, and what scaling adds."""
     variance = float(shares.var(ddof=1)) if len(shares) > 1 else 0.25
     sampling = 1.645 * math.sqrt(variance * (1 / len(shares) + 1 / need.asked))
-    return Prediction(value, math.hypot(sampling, further))
+    return Prediction(value, math.hypot(sampling, further, 1.645**2 / (2 * need.asked)))
 
 
-def _predict_codebook(need: SearchNeed, codebook: PublicCodebook, public_queries: ArrayLike) -> Candidate:
+def _predict_codebook(need: RecallNeed, codebook: PublicCodebook, public_queries: ArrayLike) -> Candidate:
     """A codebook index: the share of clean answers that it keeps, tried on public queries."""
     epsilon = need.contract.find_pure_epsilon()
     trial, clean = codebook.try_on(public_queries, epsilon=epsilon, k=need.k), need.predict(0)

@@ -52,7 +52,7 @@ _NEAR = 1.25
 _AS_GOOD = 0.005
 
 
-class _Tuned(NamedTuple):
+class _TableFit(NamedTuple):
     """A table with the best settings, and the recall that is predicted for it."""
 
     cuts: tuple[float, ...]
@@ -60,7 +60,7 @@ class _Tuned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SearchNeed:
+class RecallNeed:
     """What a search needs, under one contract.
 
     Attributes:
@@ -130,7 +130,7 @@ class SearchNeed:
         )
 
 
-def predict_single_queries(need: SearchNeed) -> Iterator[Candidate]:
+def predict_single_queries(need: RecallNeed) -> Iterator[Candidate]:
     """Predict every mechanism for one query; of several queries each gets a part of the contract."""
     for candidate in _predict_each(need):
         if need.queries == 1:
@@ -146,7 +146,7 @@ def predict_single_queries(need: SearchNeed) -> Iterator[Candidate]:
         )
 
 
-def _predict_each(need: SearchNeed) -> Iterator[Candidate]:
+def _predict_each(need: RecallNeed) -> Iterator[Candidate]:
     contract = need.one_query
     yield from _predict_noise(need, contract)
     yield from _predict_tables(need, contract)
@@ -166,7 +166,7 @@ def _predict_each(need: SearchNeed) -> Iterator[Candidate]:
 # ---- Noise on scores.
 
 
-def _predict_noise(need: SearchNeed, contract: Contract) -> Iterator[Candidate]:
+def _predict_noise(need: RecallNeed, contract: Contract) -> Iterator[Candidate]:
     """Gaussian noise on the full range, as in the paper, and pure noise on the best range."""
     for name, call, law, profile in list_noise_laws(contract, FULL_RANGE):
         if name == "gaussian":
@@ -187,7 +187,7 @@ def _predict_noise(need: SearchNeed, contract: Contract) -> Iterator[Candidate]:
         )
 
 
-def _choose_range(need: SearchNeed, contract: Contract, name: str) -> ScoreRange:
+def _choose_range(need: RecallNeed, contract: Contract, name: str) -> ScoreRange:
     """Choose the range with the best predicted recall: first its lower end, then its upper end.
 
     At most nine ranges are compared, so what the choice adds to the prediction is far below its error.
@@ -219,7 +219,7 @@ def _choose_widest(ranges: Sequence[ScoreRange], evaluate: Callable[[ScoreRange]
 # ---- Level tables.
 
 
-def _predict_tables(need: SearchNeed, contract: Contract) -> Iterator[Candidate]:
+def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]:
     spend = need.spend(make_response_profiles(2))
     found = _cross_fit(need, lambda known: _tune_response(known, need, spend, (2,)), _respond(spend))
     threshold = found.cuts[0]
@@ -251,7 +251,7 @@ def _predict_tables(need: SearchNeed, contract: Contract) -> Iterator[Candidate]
         yield _predict_gaussian_bit(need)
 
 
-def _predict_thinned(need: SearchNeed, epsilon: float, advantage: float) -> Candidate:
+def _predict_thinned(need: RecallNeed, epsilon: float, advantage: float) -> Candidate:
     """A thinned table keeps an advantage and an epsilon at once."""
 
     def make(cuts: Sequence[float]) -> Float:
@@ -275,7 +275,7 @@ def _predict_thinned(need: SearchNeed, epsilon: float, advantage: float) -> Cand
     )
 
 
-def _predict_gaussian_bit(need: SearchNeed) -> Candidate:
+def _predict_gaussian_bit(need: RecallNeed) -> Candidate:
     """One bit on the trade-off curve of Gaussian noise: the best share of false names and the best threshold."""
     contract = need.contract
     shares = [min(0.4, names * need.k / need.records) for names in (0.2, 0.4, 0.7, 1.2, 2.0)]
@@ -318,12 +318,12 @@ def _respond(epsilon: float) -> Callable[[Sequence[float]], Float]:
     return make
 
 
-def _tune_response(known: QueryScores, need: SearchNeed, epsilon: float, levels: Sequence[int]) -> tuple[float, ...]:
+def _tune_response(known: QueryScores, need: RecallNeed, epsilon: float, levels: Sequence[int]) -> tuple[float, ...]:
     return _tune_cuts(known, need, _respond(epsilon), levels)
 
 
 def _tune_cuts(
-    known: QueryScores, need: SearchNeed, make: Callable[[Sequence[float]], Float], levels: Sequence[int]
+    known: QueryScores, need: RecallNeed, make: Callable[[Sequence[float]], Float], levels: Sequence[int]
 ) -> tuple[float, ...]:
     """Find the first cut, the step and the number of levels with the best predicted recall."""
     first = float(np.median(known.find_score(3.0 * need.k, need.records)))
@@ -363,24 +363,24 @@ def _place_cuts(first: float, step: float, levels: int) -> tuple[float, ...] | N
 
 
 def _evaluate(
-    known: QueryScores, need: SearchNeed, cuts: tuple[float, ...], make: Callable[[Sequence[float]], Float]
+    known: QueryScores, need: RecallNeed, cuts: tuple[float, ...], make: Callable[[Sequence[float]], Float]
 ) -> float:
     rates = known.find_table_rates(np.array(cuts), make(cuts), k=need.k, records=need.records)
     return known.summarise(rates, asked=None).value
 
 
 def _cross_fit(
-    need: SearchNeed,
+    need: RecallNeed,
     tune: Callable[[QueryScores], tuple[float, ...]],
     make: Callable[[Sequence[float]], Float],
-) -> _Tuned:
+) -> _TableFit:
     """Choose cuts on all public queries, and predict their recall by halves."""
     cuts = tune(need.sample)
-    return _Tuned(cuts, _evaluate_halves(need, tune, lambda cuts: (cuts, make(cuts)), cuts))
+    return _TableFit(cuts, _evaluate_halves(need, tune, lambda cuts: (cuts, make(cuts)), cuts))
 
 
 def _evaluate_halves(
-    need: SearchNeed,
+    need: RecallNeed,
     tune: Callable[[QueryScores], Any],
     build: Callable[[Any], tuple[tuple[float, ...], Float]],
     setting: Any,
@@ -421,7 +421,7 @@ def _write_cuts(cuts: Sequence[float]) -> str:
 # ---- Windows around a private quantile.
 
 
-def _predict_windows(need: SearchNeed, contract: Contract) -> Iterator[Candidate]:
+def _predict_windows(need: RecallNeed, contract: Contract) -> Iterator[Candidate]:
     """Windows with the shape of the tail that ships, where the public scores are near it, or with a fitted one."""
     spend, records = need.spend(), need.records
     if spend < 1e-3:
@@ -448,7 +448,7 @@ def _predict_windows(need: SearchNeed, contract: Contract) -> Iterator[Candidate
     )
 
 
-def _is_near_default(need: SearchNeed) -> bool:
+def _is_near_default(need: RecallNeed) -> bool:
     """Whether the best public scores fall off as those of the shape that ships."""
     assert need.scores is not None
     rank = choose_rank(need.k)
@@ -460,7 +460,7 @@ def _is_near_default(need: SearchNeed) -> bool:
     return SLOPE / _NEAR <= slope <= SLOPE * _NEAR
 
 
-def _fit_tail(need: SearchNeed, epsilon: float) -> TailShape | None:
+def _fit_tail(need: RecallNeed, epsilon: float) -> TailShape | None:
     """Fit the shape of the tail for one budget; None where the scores have no tail to fit."""
     assert need.scores is not None
     places = np.linspace(0, len(need.scores) - 1, min(len(need.scores), _TUNING_QUERIES)).round().astype(np.intp)
