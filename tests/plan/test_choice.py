@@ -372,7 +372,7 @@ def test_verification_states_bounds_and_bad_scores() -> None:
     with pytest.raises(ss.InvalidInput, match="no mechanism at all reaches 90 %"):
         plan.choose("verification", far, near, target_fmr=0.01, epsilon=2, target=0.9, source="public")
     for pair, says in (
-        ((near, far), "swap the two"),
+        ((near, far), "exchange the two"),
         ((far[:19], near), "at least 20"),
         ((100 * far, near), "percentages"),
         ((np.full(500, 0.2), near), "differ"),
@@ -380,7 +380,7 @@ def test_verification_states_bounds_and_bad_scores() -> None:
     ):
         with pytest.raises(ss.InvalidInput, match=says):
             plan.choose("verification", *pair, target_fmr=0.1, epsilon=5, source="public")
-    for pair, says in (((near, far), "swap the two"), ((far, near[:19]), "at least 20")):
+    for pair, says in (((near, far), "exchange the two"), ((far, near[:19]), "at least 20")):
         with pytest.raises(ss.InvalidInput, match=says):
             plan.choose("retrieval", *pair, records=1000, k=10, epsilon=5, source="public")
     with pytest.raises(ss.InvalidInput, match="All 10 records"):

@@ -51,6 +51,8 @@ LEAST_SCORES = 20
 _BINS = 512
 #: Thresholds at which the number of others above is computed: first over all noisy scores, then where it matters.
 _ROUGH, _FINE = 96, 256
+#: Further thresholds around the ends of a range, where clamped scores are tied.
+_NEAR_ENDS = 64
 #: Places of the public scale of windows, and anchors of each query.
 _PLACES, _ANCHORS = 72, 4
 #: The size of the tables of probabilities of counts.
@@ -445,6 +447,7 @@ class QueryScores:
         first = int(np.argmax(g.max(axis=0) > 1e-4))
         last = _ROUGH - int(np.argmax(g.min(axis=0)[::-1] < 1 - 1e-4))
         t = np.linspace(rough[max(first - 1, 0)], rough[min(last, _ROUGH - 1)], _FINE)
+        t = np.unique(np.concatenate([t, *_list_near_ends(law, points)]))
         passing, g = find(t)
         middle = pass_probability(law, (t[1:] + t[:-1]) / 2, own[:, None])
         rates = g[:, 0] * passing[:, 0] + (np.diff(g, axis=1) * middle).sum(axis=1) + (1 - g[:, -1]) * passing[:, -1]
@@ -693,6 +696,16 @@ def _find_extremes(law: Law, records: int) -> tuple[float, float]:
     below, above = 1 - np.asarray(pass_probability(law, -reach, 0.0)), np.asarray(pass_probability(law, reach, 0.0))
     ends = [float(reach[min(int((tail > rare).sum()), len(reach) - 1)]) for tail in (below, above)]
     return -ends[0], ends[1]
+
+
+def _list_near_ends(law: Law, points: Float) -> list[Float]:
+    """Thresholds near the ends of clamped scores, which are tied there and ordered by noise alone."""
+    quantile = getattr(law, "quantile", None)
+    ends = [end for end, next_to in ((points[0], points[1]), (points[-1], points[-2])) if end == next_to]
+    if quantile is None or not ends:
+        return []
+    noise = np.asarray(quantile((np.arange(_NEAR_ENDS) + 0.5) / _NEAR_ENDS), dtype=np.float64)
+    return [end + noise for end in ends]
 
 
 def _check_cosines(low: float, high: float, name: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._formatting import format_advantage, format_number, format_rate
+from scoreshield._formatting import format_advantage, format_rate
 from scoreshield._validation import check_count, check_delta, check_inside_unit, optional, validate, whole_from
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.recall import check_benchmark
@@ -38,6 +38,7 @@ from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
 from scoreshield.plan.match_candidates import predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
 from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
+from scoreshield.plan.sentences import state_best
 from scoreshield.privacy.levels.tables import optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
@@ -63,8 +64,8 @@ class Choice:
         metric: What the utilities measure.
         larger: Whether a larger utility is better.
         contract: The contract.
-        candidates: The mechanisms, best first. Of rates within one point of the best, the one leads that a shift of all
-            scores by 0.05 harms least.
+        candidates: The mechanisms, best first. Of recalls within one point of the best, the one leads that a shift of
+            all scores by 0.05 harms least.
         floor: Below this epsilon no mechanism reaches the best recall; 0 where no such bound is known.
         source: Where the scores come from.
         warnings: What the reader must not overlook.
@@ -88,22 +89,14 @@ class Choice:
         """The best mechanism."""
         return self.candidates[0]
 
-    def format_utility(self, value: float) -> str:
-        """Write a utility: a rate in percent, or an error as a number."""
-        return format_rate(value) if self.larger or self.need == "operating-point" else format_number(value)
-
     @property
     def answer(self) -> str:
         """The answer in sentences: what is impossible, what is best, what it leaves to an attacker, and a caution."""
-        best = self.chosen
-        value = self.format_utility(best.utility)
-        if best.error > 0:
-            value = f"{value} ± {100 * best.error:.2g} points"
         sentences = [
             self.impossible,
-            f"With {self.contract.stated}, {best.mechanism} is predicted to do best: {self.metric} {value}.",
+            state_best(self),
             "The best membership test still has an advantage of "
-            f"{format_advantage(best.advantage)} against one release of it (0 % is guessing).",
+            f"{format_advantage(self.chosen.advantage)} against one release of it (0 % is guessing).",
             self.caution,
         ]
         return " ".join(sentence for sentence in sentences if sentence)
@@ -294,7 +287,7 @@ def choose(
     if not candidates:
         raise InvalidInput("No mechanism fits this contract: Gaussian noise needs delta > 0, and the others epsilon.")
     candidates.sort(key=lambda candidate: -candidate.utility if larger else candidate.utility)
-    if larger:
+    if is_search:
         candidates.insert(0, candidates.pop(_find_steadiest(candidates)))
     warnings: tuple[str, ...] = (
         (PRIVATE_SCORES_WARNING,) if origin == "private" else ()

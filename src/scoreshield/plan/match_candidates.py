@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.decisions.queries import LEAST_SCORES, Prediction
+from scoreshield.decisions.queries import Prediction
 from scoreshield.decisions.scores import Law, Sample, Scores, pass_probability
-from scoreshield.errors import InvalidParameter
 from scoreshield.plan.base import ScoreRange
 from scoreshield.plan.candidates import SHIFT, Candidate, list_noise_laws, make_candidate
 from scoreshield.plan.contracts import Contract
@@ -41,7 +40,6 @@ def predict_true_matches(
         asked: Over how many genuine pairs the released rate will be taken.
         ranges: Public score ranges to consider; None adapts them to the public scores.
     """
-    _check_scores(far, near)
     threshold = far.clean_threshold(target)
     populations = _ScoreCounts(far, near)
 
@@ -88,21 +86,6 @@ def predict_true_matches(
         f"false matches would be {100 * false[0]:.2g} % or {100 * false[1]:.2g} %",
         shifted=(shifted[0] - rate, shifted[1] - rate),
     )
-
-
-def _check_scores(far: Scores, near: Scores) -> None:
-    """Check for enough scores, with a spread, in the right order."""
-    for name, scores in (("irrelevant", far), ("relevant", near)):
-        if isinstance(scores, Sample) and len(scores) < LEAST_SCORES:
-            raise InvalidParameter(name, f"must have at least {LEAST_SCORES} scores. Got {len(scores)}: give more.")
-        if not scores.highest - scores.lowest > 1e-6:
-            raise InvalidParameter(name, f"must differ from each other. All are {scores.lowest:.6g}.")
-    if near.clean_threshold(0.5) < far.clean_threshold(0.5):
-        raise InvalidParameter(
-            "relevant",
-            "must be the higher scores, and they lie below the irrelevant (impostor) ones: swap the two, or turn "
-            "distances into similarities.",
-        )
 
 
 def _list_ranges(threshold: float, near: Scores) -> Iterator[ScoreRange]:

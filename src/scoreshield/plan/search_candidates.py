@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,9 +189,9 @@ def _predict_noise(need: RecallNeed, contract: Contract) -> Iterator[Candidate]:
 
 
 def _choose_range(need: RecallNeed, contract: Contract, name: str) -> ScoreRange:
-    """Choose the range with the best predicted recall: first its lower end, then its upper end.
+    """Choose the range with the best predicted recall.
 
-    At most nine ranges are compared, so what the choice adds to the prediction is far below its error.
+    At most twenty ranges are compared, so what the choice adds to the prediction is far below its error.
     """
 
     def evaluate(within: ScoreRange) -> float:
@@ -203,10 +204,8 @@ def _choose_range(need: RecallNeed, contract: Contract, name: str) -> ScoreRange
     ranks = (need.records / 2, need.records / 10, 10 * need.k, 3 * need.k)
     lows = [-1.0, *(float(np.median(need.known.find_score(rank, need.records))) for rank in ranks)]
     highs = [1.0, *np.quantile(need.known.relevant, (0.6, 0.8, 0.95)).tolist()]
-    ranges = [(math.floor(low * 50) / 50, 1.0) for low in lows]
-    low = _choose_widest(ranges, evaluate)[0]
-    ends = [end for high in highs if (end := min(1.0, math.ceil(high * 50) / 50)) > low + 0.04]
-    return _choose_widest([(low, end) for end in ends], evaluate)
+    ends = product((math.floor(low * 50) / 50 for low in lows), (min(1.0, math.ceil(end * 50) / 50) for end in highs))
+    return _choose_widest([(low, high) for low, high in ends if high > low + 0.04], evaluate)
 
 
 def _choose_widest(ranges: Sequence[ScoreRange], evaluate: Callable[[ScoreRange], float]) -> ScoreRange:
@@ -221,7 +220,7 @@ def _choose_widest(ranges: Sequence[ScoreRange], evaluate: Callable[[ScoreRange]
 
 def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]:
     spend = need.spend(make_response_profiles(2))
-    found = _cross_fit(need, lambda known: _tune_response(known, need, spend, (2,)), _respond(spend))
+    found = _cross_fit(need, _respond(spend), (2,))
     threshold = found.cuts[0]
     yield make_candidate(
         "screening",
@@ -232,7 +231,7 @@ def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]
         shifted=need.predict_shifted(randomised_response(spend, [threshold])),
     )
     spend = need.spend(make_response_profiles(6))
-    found = _cross_fit(need, lambda known: _tune_response(known, need, spend, LEVELS), _respond(spend))
+    found = _cross_fit(need, _respond(spend), LEVELS)
     levels = len(found.cuts) + 1
     exact = need.spend(make_response_profiles(levels))
     table = randomised_response(exact, found.cuts)
@@ -261,7 +260,7 @@ def _predict_thinned(need: RecallNeed, epsilon: float, advantage: float) -> Cand
         rows[:, 0] += 1 - share
         return rows
 
-    found = _cross_fit(need, lambda known: _tune_cuts(known, need, make, _THINNED_LEVELS), make)
+    found = _cross_fit(need, make, _THINNED_LEVELS)
     table = thinned_response(epsilon, found.cuts, advantage=advantage)
     return make_candidate(
         f"thinned response on {len(found.cuts) + 1} levels",
@@ -318,10 +317,6 @@ def _respond(epsilon: float) -> Callable[[Sequence[float]], Float]:
     return make
 
 
-def _tune_response(known: QueryScores, need: RecallNeed, epsilon: float, levels: Sequence[int]) -> tuple[float, ...]:
-    return _tune_cuts(known, need, _respond(epsilon), levels)
-
-
 def _tune_cuts(
     known: QueryScores, need: RecallNeed, make: Callable[[Sequence[float]], Float], levels: Sequence[int]
 ) -> tuple[float, ...]:
@@ -369,14 +364,18 @@ def _evaluate(
     return known.summarise(rates, asked=None).value
 
 
-def _cross_fit(
-    need: RecallNeed,
-    tune: Callable[[QueryScores], tuple[float, ...]],
-    make: Callable[[Sequence[float]], Float],
-) -> _TableFit:
-    """Choose cuts on all public queries, and predict their recall by halves."""
-    cuts = tune(need.sample)
-    return _TableFit(cuts, _evaluate_halves(need, tune, lambda cuts: (cuts, make(cuts)), cuts))
+def _cross_fit(need: RecallNeed, make: Callable[[Sequence[float]], Float], levels: Sequence[int]) -> _TableFit:
+    """Choose cuts on all public queries, and predict their recall by halves.
+
+    The halves choose among the number of levels that all queries gave, and its neighbours.
+    """
+    cuts = _tune_cuts(need.sample, need, make, levels)
+    place = levels.index(len(cuts) + 1)
+    near = levels[max(place - 1, 0) : place + 2]
+    prediction = _evaluate_halves(
+        need, lambda known: _tune_cuts(known, need, make, near), lambda cuts: (cuts, make(cuts)), cuts
+    )
+    return _TableFit(cuts, prediction)
 
 
 def _evaluate_halves(
