@@ -465,6 +465,7 @@ METHODS: dict[str, Callable[[PrivateSearch], Any] | None] = {
     "spent": None,
     "check_before_refresh": None,
     "without_hidden": None,
+    "worth": lambda search: search.worth,
 }
 
 
@@ -503,8 +504,8 @@ def test_a_search_whose_store_stops(method: str, mode: str, stops: type[BaseExce
     store.token += 1
     assert use is not None
     error = attempt(lambda: use(search))
-    if error is None:  # an index does not need its store, and this one says its dimension without looking
-        assert method == "dimension" or (mode == "index" and method not in ("refresh", "stale"))
+    if error is None:  # an index does not need its store, and this one says its dimension and worth without looking
+        assert method in ("dimension", "worth") or (mode == "index" and method not in ("refresh", "stale"))
         return
     assert isinstance(error, stops | ss.StoreError | ss.InvalidInput)
     assert leaks(error) == []

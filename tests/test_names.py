@@ -43,6 +43,7 @@ AWAY = {
     "IndexPlan": "how one index is made; releases/ charges it",
     "RuleNoise": "the noise of a textbook rule, in a figure",
     "ShippedRelease": "a release that an audit attacks",
+    "UselessRelease": "a warning, with the errors",
 }
 
 #: Public methods that keep their names for the sake of their users.

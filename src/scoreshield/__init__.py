@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
         ScoreShieldError,
         StoreError,
         TailShapeWarning,
+        UselessRelease,
     )
     from scoreshield.geometry.elliptope import Projection, project_elliptope
     from scoreshield.privacy.adjacency import Adjacency, GramRadius, Identity, NullRecord, Replacement, Sensitivity
@@ -111,6 +112,7 @@ _HOMES: dict[str, str | None] = {
     "TailShape": "scoreshield.privacy.tails",
     "TailShapeWarning": "scoreshield.errors",
     "TopKRelease": "scoreshield.releases.results",
+    "UselessRelease": "scoreshield.errors",
     "accept_bit": "scoreshield.privacy.levels.bits",
     "attack": None,
     "audit": None,
@@ -187,6 +189,7 @@ __all__ = [
     "TailShape",
     "TailShapeWarning",
     "TopKRelease",
+    "UselessRelease",
     "accept_bit",
     "attack",
     "audit",

@@ -107,6 +107,13 @@ class TailShapeWarning(UserWarning):
     """A shape of the tail of scores was measured with embeddings of another dimension than those of a release."""
 
 
+class UselessRelease(UserWarning):
+    """A release is predicted to find less than half of what it would find without privacy. Nothing was charged yet.
+
+    The message names the cheapest change that is predicted to help. The prediction reads public facts only.
+    """
+
+
 class StoreError(ScoreShieldError):
     """A store of embeddings is empty, changed during a call, cannot be reached or is not of the stated kind.
 

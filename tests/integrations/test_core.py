@@ -172,12 +172,12 @@ def test_index_reads_once() -> None:
 
 
 def test_annotate() -> None:
-    """The guarantee and the score before it was clipped join the metadata."""
+    """The guarantee, the released score and its noise join the metadata."""
     search = PrivateSearch(ROWS, epsilon=5)
     hits = search.search(ROWS[0], 2)
     assert hits.noisy is not None
     metadata = annotate(scrub_metadata({"year": np.int64(2021), "score": 1.0}), search, hits, 1)
-    facts = {**search.facts(hits), "noisy_score": float(hits.noisy[1])}
+    facts = {**search.facts(hits), "noisy_score": float(hits.noisy[1]), "noise_std": hits.noise_std}
     assert metadata == {"year": 2021, GUARANTEE_FIELD: facts}
     assert facts["epsilon"] == 5
 

@@ -121,13 +121,15 @@ def test_plenty_of_budget() -> None:
 
 
 def test_score_and_guarantee() -> None:
-    """The score is clipped, and the guarantee is in the metadata alone."""
+    """The score is an estimate in the range, and the guarantee is in the metadata alone."""
     found = PrivateRetriever.from_index(index_of(), epsilon=1, similarity_top_k=N).retrieve("what?")
     assert sorted(names(found)) == list(range(N))
     noisy = np.array([one.node.metadata["scoreshield"]["noisy_score"] for one in found])
     assert (np.diff(noisy) <= 0).all()
     assert np.abs(noisy).max() > 1
-    assert [one.score for one in found] == np.clip(noisy, -1, 1).tolist()
+    scores = np.array([one.score for one in found])
+    assert (np.diff(scores) <= 0).all()
+    assert np.abs(scores).max() < 1
     facts = found[0].node.metadata["scoreshield"]
     assert (facts["epsilon"], facts["delta"], facts["mode"]) == (1.0, 0.0, "index")
     assert facts["sampler"] == "exact"
@@ -250,10 +252,10 @@ def test_a_query_engine_answers_from_it() -> None:
 
 def test_a_postprocessor_cuts_by_released_scores() -> None:
     """A postprocessor cuts by released scores."""
-    retriever = PrivateRetriever.from_index(index_of(), epsilon=2, similarity_top_k=N)
+    retriever = PrivateRetriever.from_index(index_of(), epsilon=20, similarity_top_k=N)
     found = retriever.retrieve("what?")
-    kept = SimilarityPostprocessor(similarity_cutoff=0.5).postprocess_nodes(found)
-    assert names(kept) == [name for name, one in zip(names(found), found, strict=True) if (one.score or 0) >= 0.5]
+    kept = SimilarityPostprocessor(similarity_cutoff=0.2).postprocess_nodes(found)
+    assert names(kept) == [name for name, one in zip(names(found), found, strict=True) if (one.score or 0) >= 0.2]
     assert 0 < len(kept) < N
 
 

@@ -94,12 +94,12 @@ def test_tensors_arrays_and_lists_are_read_alike() -> None:
 
 
 def test_scores_and_guarantee() -> None:
-    """Scores are clipped, in order, and carry the guarantee."""
+    """Scores are estimates in the range, in order, and carry the guarantee."""
     (found,) = semantic_search(QUERIES[0], ROWS, epsilon=1, top_k=100)
     scores = [one["score"] for one in found]
     assert len(found) == N
     assert scores == sorted(scores, reverse=True)
-    assert max(map(abs, scores)) == 1.0
+    assert 0 < max(map(abs, scores)) < 1.0
     assert (found.guarantee.epsilon, found.guarantee.delta, found.guarantee.sampler) == (1.0, 0.0, "exact")
 
 

@@ -40,7 +40,7 @@ def describe(search: PrivateSearch) -> dict[str, Any]:
         "version": search.version,
         "spent": search.spent,
         "guarantee": json.loads(json.dumps(search.guarantee.to_dict())),
-        "facts": search.facts(hits),
+        "facts": {name: value for name, value in search.facts(hits).items() if name != "worth"},
     }
 
 

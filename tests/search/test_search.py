@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import pickle
 import secrets
 import subprocess
@@ -107,13 +108,14 @@ class TestModes:
     def test_query(self) -> None:
         hits = make_search("query").search(QUERY, 7)
         unit = (ROWS.astype(np.float64) / np.linalg.norm(ROWS.astype(np.float64), axis=1, keepdims=True)).astype("f4")
-        release = release_scores(unit, QUERY, epsilon=8.0, mechanism="auto", rng=np.random.default_rng(5))
+        release = release_scores(
+            unit, QUERY, epsilon=8.0, mechanism="auto", for_="ranking", rng=np.random.default_rng(5)
+        )
         best = release.top_k(7)
         assert hits.ids == tuple(IDS[i] for i in best)
         np.testing.assert_array_equal(hits.noisy, release.noisy[best])
-        np.testing.assert_array_equal(hits.scores, release.scores[best])
         assert hits.guarantee == release.guarantee
-        assert (len(hits), hits.version, hits.guarantee.mechanism) == (7, 1, "staircase")
+        assert (len(hits), hits.version) == (7, 1)
 
     def test_screening(self) -> None:
         hits = make_search("screening").search(QUERY, N)
@@ -139,7 +141,7 @@ class TestModes:
         hits = search.search(QUERY, 7)
         assert hits.ids == tuple(IDS[i] for i in found.indices)
         np.testing.assert_array_equal(hits.noisy, found.scores)
-        np.testing.assert_array_equal(hits.scores, np.clip(found.scores, -1, 1))
+        assert hits.noise_std == pytest.approx(index.score_std)
         assert hits.guarantee == index.guarantee == search.guarantee
         assert (search.ids, search.dimension, search.version) == (tuple(IDS), DIMENSION, 1)
 
@@ -164,7 +166,8 @@ class TestModes:
         hits = make_search("query", score_range=(0, 0.5)).search(QUERY, N)
         assert hits.guarantee.score_range == (0, 0.5)
         assert hits.scores is not None
-        assert (hits.scores.min(), hits.scores.max()) == (0, 0.5)
+        assert hits.scores.min() >= 0
+        assert hits.scores.max() <= 0.5
 
     def test_index_options(self) -> None:
         """An index takes a mechanism and a number of components."""
@@ -633,8 +636,9 @@ class TestPostProcessing:
 
     def test_facts(self, account: Account) -> None:
         """The facts about a guarantee are public and fit into JSON."""
-        search = PrivateSearch(ROWS, epsilon=3, mode="query", ledger=account)
+        search = PrivateSearch(ROWS, epsilon=3, mode="query", mechanism="staircase", ledger=account)
         facts = json.loads(json.dumps(search.facts(search.search(QUERY))))
+        assert facts.pop("worth")["recall"] == pytest.approx(search.worth.recall, abs=1e-4)
         assert facts == {
             "mode": "query", "covers": "this query", "epsilon": 3.0, "delta": 0.0, "mechanism": "staircase",
             "adjacency": "replacement", "sampler": "exact", "version": 1,
@@ -851,7 +855,7 @@ class TestBadInput:
         """The release's own complaint names the row; whoever searches does not read it."""
         np.save(tmp_path / "rows.npy", ROWS)
         mapped = np.load(tmp_path / "rows.npy", mmap_mode="r+")
-        search = PrivateSearch(mapped, epsilon=1, mode="query", ledger=account)
+        search = PrivateSearch(mapped, epsilon=1, mode="query", mechanism="staircase", ledger=account)
         search.search(QUERY)
         mapped[5] = np.nan
         with pytest.raises(StoreError, match="holds vectors that cannot be scored; nothing was released") as caught:
@@ -1341,7 +1345,7 @@ class TestErrors:
     def test_near_miss(self) -> None:
         """The same search with frames left on: the check must fail on it."""
         search = PrivateSearch(ROWS, epsilon=1, mode="query", rng=1)
-        wrong: Any = type("Wrong", (), {"k": "no number", "threshold": None, "accepts_all": True})()
+        wrong: Any = type("Wrong", (), {"k": math.inf, "threshold": None, "accepts_all": True})()
         with pytest.raises(InvalidInput) as caught:
             search._search.answer(UNIT[None], wrong)
         with pytest.raises(pytest.fail.Exception, match="holds an array of shape"):
@@ -1449,7 +1453,7 @@ class TestErrors:
 
 class TestConcurrency:
     def test_threads(self, account: Account) -> None:
-        search = PrivateSearch(Memory(), epsilon=1, mode="query", ledger=account)
+        search = PrivateSearch(Memory(), epsilon=1, mode="query", mechanism="staircase", ledger=account)
         found: list[Hits] = []
         threads = [threading.Thread(target=lambda: found.append(search.search(QUERY, 5))) for _ in range(12)]
         for thread in threads:

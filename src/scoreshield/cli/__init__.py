@@ -14,8 +14,9 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -115,6 +116,7 @@ def demo_command(
 def main() -> None:
     """Run the command line. Every expected failure prints one line."""
     arguments = sys.argv[1:] or ["--help"]
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="scoreshield", standalone_mode=False)
         sys.stdout.flush()
@@ -143,6 +145,12 @@ def main() -> None:
     if code == _INTERRUPTED:
         _stop("Interrupted; no file was left half-written.", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    """Print a warning as one line on standard error, without the line of code that gave it."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{category.__name__}: {make_printable(' '.join(str(message).split()))}", file=sys.stderr, flush=True)
 
 
 def _stop_printing(error: OSError) -> None:

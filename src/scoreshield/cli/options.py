@@ -25,8 +25,9 @@ from scoreshield import _files
 from scoreshield._types import AccountLike, Calibration
 from scoreshield._validation import check_text, optional
 from scoreshield.cli.output import open_account
+from scoreshield.decisions.worth import predict_worth
 from scoreshield.geometry.arrays import Progress as ProgressCallback
-from scoreshield.releases.scores import ScoreMechanism
+from scoreshield.releases.scores import ScoreMechanism, ScoreUse
 
 #: The least time between two lines of progress, where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -89,7 +90,18 @@ Levels = Annotated[
 ]
 CodeSize = Annotated[int | None, typer.Option(help="How many codewords a record's code has; chosen by default.")]
 TopK = Annotated[int | None, typer.Option(help="Also print the indices of the best K noisy scores.")]
-Threshold = Annotated[float | None, typer.Option(help="With --top-k: only scores at or above this.")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="With --top-k: only scores at or above this. With --for threshold: the public one that decides."),
+]
+ScoreUseOption = Annotated[
+    ScoreUse,
+    typer.Option("--for", help="With --mechanism auto: what the scores are for, which chooses the mechanism."),
+]
+RequireRecall = Annotated[
+    float | None,
+    typer.Option(help="Stop before anything is charged unless the predicted recall of a search is at least this."),
+]
 
 # The ledger.
 LedgerUrl = Annotated[
@@ -192,9 +204,9 @@ class RankingOptions:
     top_k: TopK = None
     threshold: Threshold = None
 
-    def check(self) -> None:
+    def check(self, use: ScoreUse = "values") -> None:
         """Check the options before anything is charged or drawn."""
-        if self.top_k is None and self.threshold is not None:
+        if self.top_k is None and self.threshold is not None and use != "threshold":
             raise ss.InvalidInput("--threshold needs --top-k, which says how many to print.")
         if self.top_k is not None and self.top_k < 1:
             raise ss.InvalidInput(f"--top-k must be at least 1. Got {self.top_k}.")
@@ -202,6 +214,17 @@ class RankingOptions:
     def list_best_records(self, release: ss.ScoreRelease) -> dict[str, Any]:
         """Rank the best records for the printed facts; empty without --top-k."""
         return {} if self.top_k is None else {"top_k": release.top_k(self.top_k, self.threshold).tolist()}
+
+
+@dataclass(frozen=True)
+class WorthOptions:
+    """What a search by the release must be worth before it is charged."""
+
+    require_recall: RequireRecall = None
+
+    def describe(self, guarantee: ss.Guarantee, k: int, dimension: int) -> dict[str, str]:
+        """Say for the printed facts what a search by scores, matches or the best records is worth."""
+        return {"worth": predict_worth(guarantee, k=k, dimension=dimension).sentence}
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,10 @@ from scoreshield.cli.options import (
     QueryArray,
     RankingOptions,
     ScoreRange,
+    ScoreUseOption,
     Unsafe,
     WindowOptions,
+    WorthOptions,
     expand_groups,
     progress_bar,
 )
@@ -62,25 +64,33 @@ def release_scores_command(
     array: Array = None,
     query_array: QueryArray = None,
     mechanism: MechanismOption = "gaussian",
+    use: ScoreUseOption = "values",
     windows: WindowOptions,
     calibration: CalibrationOption = "analytic",
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
     ranking: RankingOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
 ) -> None:
     """Release the similarity of a public query with every record."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
-    ranking.check()
+    ranking.check(use)
+    public = read_query(query, query_array)
+    k = 10 if ranking.top_k is None else ranking.top_k
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
-        read_query(query, query_array),
+        public,
         epsilon=epsilon,
         delta=delta,
         mechanism=windows.choose_mechanism(mechanism),
+        for_=use,
+        k=k,
+        threshold=ranking.threshold if use == "threshold" else None,
+        require_recall=worth.require_recall,
         calibration=calibration,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
@@ -89,7 +99,8 @@ def release_scores_command(
         ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(charge.annotate(release), output, options.as_json, ranking.list_best_records(release))
+    facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1])
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -215,19 +226,22 @@ def release_matches_command(
     array: Array = None,
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    public = read_query(query)
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
-        read_query(query),
+        public,
         threshold,
         epsilon=epsilon,
         refine=refine,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
+        require_recall=worth.require_recall,
         rng=charge.seed,
         ledger=charge.open_account(),
     )
@@ -237,6 +251,7 @@ def release_matches_command(
         "expected_false": release.expected_false,
         "count": release.count,
         "count_95_percent": [low, high],
+        **worth.describe(release.guarantee, 10, public.shape[-1]),
     }
     write_release(charge.annotate(release), output, options.as_json, facts)
 
@@ -254,23 +269,27 @@ def release_top_k_command(
     array: Array = None,
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
     """Release the indices of the k best records, without their scores."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    public = read_query(query)
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
-        read_query(query),
+        public,
         k,
         epsilon=epsilon,
         mechanism=mechanism,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
+        require_recall=worth.require_recall,
         rng=charge.seed,
         ledger=charge.open_account(),
     )
-    write_release(charge.annotate(release), output, options.as_json, {"top_k": release.indices.tolist()})
+    facts = {"top_k": release.indices.tolist()} | worth.describe(release.guarantee, k, public.shape[-1])
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("batch", epilog="scoreshield release batch docs.npy --queries qs.npy --k 10 --epsilon 10 --output b.npz")
@@ -295,6 +314,7 @@ def release_batch_command(
     print_best: Annotated[
         bool, typer.Option("--print-best", help="Also print the best K records of each query.")
     ] = False,
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
@@ -312,11 +332,12 @@ def release_batch_command(
             levels=ss.PublicLevels.load(levels) if levels is not None else level,
             adjacency=identities.choose_adjacency(),
             norm=norm,
+            require_recall=worth.require_recall,
             rng=charge.seed,
             ledger=charge.open_account(),
             progress=progress,
         )
-    facts: dict[str, Any] = {"false_names": release.false_names}
+    facts: dict[str, Any] = {"false_names": release.false_names, "worth": release.worth(k).sentence}
     if print_best:
         facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
     write_release(charge.annotate(release), output, options.as_json, facts)
@@ -397,6 +418,7 @@ def release_index_command(
     ids: Annotated[Path | None, typer.Option(help="With --changes public: the ids, a text of lines or .npy.")] = None,
     array: Array = None,
     identities: IdentityOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
@@ -422,6 +444,7 @@ def release_index_command(
             center=center if center_file is None else _files.read_array(center_file, name=center_array),
             center_share=center_share,
             **given,
+            require_recall=worth.require_recall,
             adjacency=identities.choose_adjacency(),
             rng=charge.seed,
             ledger=charge.open_account(),
@@ -429,6 +452,8 @@ def release_index_command(
         )
     details = release.guarantee.details
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
+    if use == "search":
+        facts["worth"] = release.worth().sentence
     write_release(charge.annotate(release), output, options.as_json, facts)
 
 

@@ -152,7 +152,7 @@ class Answer(Generic[Record]):
         id: The id of the record in the search.
         record: The record as the source read it.
         metadata: The visible metadata of the record, with the guarantee in the field ``"scoreshield"``.
-        score: The released cosine; None where only names were released.
+        score: The score for people (`Hits.scores`); None where only names were released.
     """
 
     id: Any
@@ -210,7 +210,7 @@ class RetrievalCore(Generic[Record]):
         Raises:
             DocumentsNotRead: If the query was charged and its records could not be read.
         """
-        if self.search.mode == "index":
+        if self.search.mode in ("index", "batch"):  # which charge no query
             return _translate_all(self._find_in_index(queries, k, record_filter), translate)
         if record_filter is not None and record_filter.key is None:
             return _translate_all(self._find_unrepeatable(queries, k, record_filter), translate)
@@ -361,21 +361,21 @@ def open_retrieval(
             each charge only.
     """
     options = dict(options)
-    is_index = options.get("mode", "index") == "index"
-    file = options.get("file")
-    is_saved = is_index and file is not None and has_saved_index(file)
+    mode, file = options.get("mode", "index"), options.get("file")
+    may_charge = mode in ("index", "batch", "auto")  # when the search is made
+    is_saved = mode == "index" and file is not None and has_saved_index(file)
     pinned = pin_store(store, options.pop("pin", "auto"), options.pop("check_every", None))
     try:
         readable = None
-        if is_index and not is_saved:
+        if may_charge and not is_saved:
             readable = _run_before_charge(lambda: source.find_readable(pinned.take_snapshot().ids))
         search = PrivateSearch(pinned, epsilon=epsilon, **options)
-        if is_saved or (reads_now and not is_index):
+        if is_saved or (reads_now and not may_charge):
             readable = _run_before_charge(lambda: source.find_readable(search.ids))
     except BaseException:
         pinned.forget()
         raise
-    if is_index:
+    if search.mode == "index":
         pinned.forget()
     core = RetrievalCore(search, source, fields, pinned=pinned, readable=readable)
     search.check_before_refresh(core.check_readable)
@@ -383,10 +383,12 @@ def open_retrieval(
 
 
 def annotate(metadata: Mapping[str, Any], search: PrivateSearch, hits: Hits, place: int) -> dict[str, Any]:
-    """Add the guarantee of the score at this place to metadata, and the score before it was clipped."""
+    """Add to metadata the guarantee and the worth of the score at this place, the released score and its noise."""
     facts = search.facts(hits)
     if hits.noisy is not None:
         facts["noisy_score"] = float(hits.noisy[place])
+    if hits.noise_std is not None:
+        facts["noise_std"] = hits.noise_std
     return {**metadata, GUARANTEE_FIELD: facts}
 
 

@@ -32,7 +32,7 @@ from scoreshield.integrations.core import (
 )
 from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.privacy.sampling.stream import open_stream
-from scoreshield.search import MODES, IndexNotSaved, Mode, PrivateSearch
+from scoreshield.search import MODES, IndexNotSaved, ModeOption, PrivateSearch
 from scoreshield.search.index_files import has_saved_index, resolve_path
 from scoreshield.search.sources import check_identities, check_ledger
 from scoreshield.stores.protocol import explain_missing_extra
@@ -64,7 +64,7 @@ class PrivateRetriever:
     Args:
         document_store: Any document store. Its documents must have embeddings.
         epsilon: Of the index, once; or of each query (``mode``). There is no default.
-        mode: ``"index"``, ``"query"`` or ``"screening"``, as in `PrivateSearch`.
+        mode: As in `PrivateSearch`.
         ledger: The account that is charged.
         top_k: How many documents to return.
         filters: As in other retrievers. They act on the released ranking.
@@ -83,7 +83,7 @@ class PrivateRetriever:
         document_store: DocumentStore,
         *,
         epsilon: float,
-        mode: Mode = "index",
+        mode: ModeOption = "index",
         ledger: Account | None = None,
         top_k: int = 10,
         filters: dict[str, Any] | None = None,
@@ -276,7 +276,7 @@ class PrivateRetriever:
                 self._store,
                 self._fields,
                 epsilon=self._epsilon,
-                options={"mode": self._mode, "ledger": self._ledger, **self._options},
+                options={"mode": self._mode, "ledger": self._ledger, "k": self.top_k, **self._options},
                 reads_now=False,
             )
         except IndexNotSaved as error:
@@ -294,7 +294,7 @@ class PrivateRetriever:
             )
 
 
-def _rehearse(mode: Mode, epsilon: float, ledger: Any, options: Mapping[str, Any]) -> None:
+def _rehearse(mode: ModeOption, epsilon: float, ledger: Any, options: Mapping[str, Any]) -> None:
     """Check the options on two public records. Nothing is read or released."""
     trial = dict(options)
     file, rng, identity_of = (trial.pop(name, None) for name in ("file", "rng", "identity_of"))
@@ -303,15 +303,20 @@ def _rehearse(mode: Mode, epsilon: float, ledger: Any, options: Mapping[str, Any
     check_identities(identity_of, False, trial.get("pin", "auto"))
     if file is not None:
         resolve_path(file)
-    if mode != "index":
+    if mode in ("query", "screening"):
         trial |= {"ledger": ledger, "rng": rng, "file": file}
-    else:
+    else:  # modes that charge when they are made
         trial["rng"] = 0
         # These depend on the dimension of vectors that were not read.
         if trial.get("components") is not None:
             trial["components"] = min(2, _validation.check_count(trial["components"], "components", least=2))
-        if not isinstance(trial.get("reduction", "random"), str):
-            del trial["reduction"]
+        for name, default in (("reduction", "random"), ("center", "none")):
+            if not isinstance(trial.get(name, default), str):
+                del trial[name]
+        trial.pop("codebook", None)
+        if np.ndim(trial.get("queries", 0)):
+            trial["queries"] = np.eye(1, 4)
+    trial.pop("require_recall", None)  # which depends on the number of records
     PrivateSearch(np.eye(2, 4), epsilon=epsilon, mode=mode, **trial)
 
 

@@ -31,6 +31,7 @@ except ImportError:
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
+from scoreshield.decisions.worth import Worth
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.integrations.core import (
     Answer,
@@ -47,12 +48,12 @@ from scoreshield.integrations.langchain_documents import (
     build_filter,
 )
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.search import PrivateSearch
+from scoreshield.search import ModeChoice, PrivateSearch
 from scoreshield.stores.protocol import Store
 
 __all__ = ["PrivateRetriever", "PrivateVectorStore"]
 
-#: One document and its released cosine; None where only names were released.
+#: One document and its score; None where only names were released.
 ScoredDocument = tuple[Document, float | None]
 #: The parameters of every search.
 _SEARCH_PARAMETERS = frozenset({"k", "filter"})
@@ -217,8 +218,18 @@ class PrivateVectorStore(VectorStore):
 
     @property
     def mode(self) -> str:
-        """``"index"``, ``"query"`` or ``"screening"``."""
+        """The mode of the search: ``"index"``, ``"query"``, ``"screening"``, ``"hits"`` or ``"batch"``."""
         return self._core.search.mode
+
+    @property
+    def worth(self) -> Worth | None:
+        """What the search is predicted to find, from public facts (`PrivateSearch.worth`)."""
+        return self._core.search.worth
+
+    @property
+    def choice(self) -> ModeChoice | None:
+        """What ``mode="auto"`` picked, and why; None in the other modes."""
+        return self._core.search.choice
 
     @property
     def guarantee(self) -> Guarantee:
@@ -248,7 +259,9 @@ class PrivateVectorStore(VectorStore):
     @clear_frames_on_error
     @validate()
     def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
-        """Find the k best documents with their released cosines, best first, whatever the wrapped store scores by.
+        """Find the k best documents with their scores, best first, whatever the wrapped store scores by.
+
+        A score is the expected clean cosine, given the released one (`Hits.scores`).
 
         Args:
             query: The text to search for.
@@ -291,9 +304,9 @@ class PrivateVectorStore(VectorStore):
     def similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """Find the k best documents with (1 + released cosine) / 2, in [0, 1].
+        """Find the k best documents with (1 + score) / 2, in [0, 1].
 
-        ``score_threshold`` cuts released scores.
+        ``score_threshold`` cuts these scores, which come from released ones.
         """
         threshold = _check_threshold(kwargs.pop("score_threshold", None))
         return _to_relevance(self.similarity_search_with_score(query, k, **kwargs), threshold)
@@ -497,6 +510,7 @@ class PrivateRetriever(VectorStoreRetriever):
         # Before an index is charged.
         search_kwargs = _check_search(search_type, {"k": k, **(search_kwargs or {})})
         build_filter(search_kwargs.get("filter"), PublicFields.declare(filterable, visible))
+        options = {"k": search_kwargs["k"], **options}
         store = PrivateVectorStore.from_vectorstore(
             vectorstore, epsilon=epsilon, filterable=filterable, visible=visible, **options
         )

@@ -149,7 +149,7 @@ class PrivateRetriever(PrivateMarker, BaseRetriever):
         fields = declare_node_fields(filterable, visible)
         NodeFilter(fields, filters, node_ids, doc_ids)
         _check_request(similarity_top_k, embed_model, callback_manager)
-        core = _open_index(index, store, epsilon, options, fields)
+        core = _open_index(index, store, epsilon, {"k": similarity_top_k, **options}, fields)
         retriever = cls(
             core.search,
             {},

@@ -1,8 +1,8 @@
 """sentence-transformers: a private ``semantic_search``, and a corpus that is charged once.
 
 ``semantic_search(queries, corpus, epsilon=8)`` has the shape of ``sentence_transformers.util.semantic_search``: for
-each query a list of ``{"corpus_id", "score"}``, best first, with released cosines as scores. Each call makes a release
-of its own. `PrivateCorpus` makes one release and answers every later query from it.
+each query a list of ``{"corpus_id", "score"}``, best first. A score is the expected clean cosine, given the released
+one. Each call makes a release of its own. `PrivateCorpus` makes one release and answers every later query from it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
+from scoreshield.decisions.worth import Worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -37,13 +38,21 @@ class SentenceHits(list[dict[str, Any]]):
 
     Attributes:
         guarantee: The guarantee of the release; None if nothing was released.
+        worth: What the search is predicted to find, from public facts.
+        noise_std: The standard deviation of a released score; None where there is none (`Hits.noise_std`).
     """
 
     guarantee: Guarantee | None
 
-    def __init__(self, answers: Sequence[dict[str, Any]], guarantee: Guarantee | None) -> None:
+    def __init__(
+        self,
+        answers: Sequence[dict[str, Any]],
+        guarantee: Guarantee | None,
+        worth: Worth | None = None,
+        noise_std: float | None = None,
+    ) -> None:
         super().__init__(answers)
-        self.guarantee = guarantee
+        self.guarantee, self.worth, self.noise_std = guarantee, worth, noise_std
 
 
 @clear_frames_on_error
@@ -81,7 +90,7 @@ def semantic_search(
     def open_search() -> PrivateSearch:
         rows = _embeddings.as_rows(as_array(corpus.pop()), "corpus_embeddings")
         _embeddings.as_queries(queries, rows.shape[1])  # before anything is charged
-        return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **options)
+        return PrivateSearch(ArrayStore(rows), epsilon=epsilon, **{"k": k, **options})
 
     return [_translate(hits) for hits in open_search().search_batch(queries, k)]
 
@@ -243,4 +252,4 @@ def _translate(hits: Hits, places: Mapping[Any, int] | None = None) -> SentenceH
     scores = [None] * len(hits) if hits.scores is None else hits.scores.tolist()
     corpus_ids = [int(one) if places is None else places[one] for one in hits.ids]
     answers = [{"corpus_id": place, "score": score} for place, score in zip(corpus_ids, scores, strict=True)]
-    return SentenceHits(answers, hits.guarantee)
+    return SentenceHits(answers, hits.guarantee, hits.worth, hits.noise_std)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from scoreshield._formatting import format_number, format_rate
 
 if TYPE_CHECKING:
-    from scoreshield.plan.candidates import Candidate
-    from scoreshield.plan.choice import Choice
+    from scoreshield.plan.choice import Candidate, Choice
     from scoreshield.plan.targets import Goal
 
 
@@ -27,7 +26,8 @@ def format_utility(choice: Choice, candidate: Candidate) -> str:
 
 def get_error(candidate: Candidate) -> float:
     """Return the half width of the 90 % interval of a prediction; NaN where none is known."""
-    return candidate.error if candidate.error > 0 else math.nan
+    error = float(getattr(candidate, "error", math.nan))
+    return error if math.isfinite(error) and error > 0 else math.nan
 
 
 def state_best(choice: Choice) -> str:

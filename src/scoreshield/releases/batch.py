@@ -21,6 +21,8 @@ from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -29,6 +31,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.advice import Adviser
 from scoreshield.releases.index import BestRecords
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection, draw_tie_break
 from scoreshield.releases.results import Release, is_seed
@@ -95,6 +98,16 @@ class BatchRelease(Release):
             and len(self.queries) == details["queries"]
             and bool(np.abs(np.linalg.norm(self.queries, axis=1) - 1).max() < 1e-3)
         )
+
+    @validate(k=check_count, public_scores=check_public_scores)
+    def worth(self, k: int = 10, *, public_scores: QueryScores | None = None) -> Worth:
+        """Predict what `search` finds of the relevant records of a query, from public facts (`decisions.Worth`).
+
+        Args:
+            k: How many records are returned.
+            public_scores: Public scores of the same model; None takes those that ship, with a larger error.
+        """
+        return predict_batch_worth(self.guarantee, self.queries.shape[1], k, public_scores)
 
     @validate(k=check_count, only_named=check_flag)
     def search(self, query: ArrayLike, k: int, *, only_named: bool = False) -> BestRecords:
@@ -310,7 +323,7 @@ class BatchAlphabet:
             if size == 1 or records * _estimate_uniform(each, queries, size, count) * size / queries <= _FALSE_NAMES
         ]
         worths = {
-            (size, count): _estimate_worth(each, records, queries, k, size, count) for size, count in allowed or pairs
+            (size, count): _estimate_share(each, records, queries, k, size, count) for size, count in allowed or pairs
         }
         if not worths:
             raise InvalidInput("One symbol says nothing: give fewer names than queries, or at least two levels.")
@@ -328,11 +341,6 @@ class BatchAlphabet:
     def false_names(self) -> float:
         """The expected number of records, at most, that name a given query by chance."""
         return self.records * self.response.false_names
-
-    def estimate_worth(self, k: int) -> float:
-        """Estimate the share of the clean recall at k that remains, by the rule that chooses names and levels."""
-        response = self.response
-        return _estimate_worth(response.epsilon, self.records, response.names, k, response.size, response.levels)
 
     def state_guarantee(self, adjacency: Adjacency, epsilon: float, sampler: str) -> Guarantee:
         response = self.response
@@ -396,10 +404,10 @@ class BatchAlphabet:
 @clear_frames_on_error
 @validate(
     epsilon=check_epsilon,
-    k=check_count,
     names=optional(check_count),
     norm=one_of(_embeddings.NORMS),
     progress=check_progress,
+    **WORTH_CHECKS,
 )
 def release_batch(
     embeddings: ArrayLike,
@@ -409,6 +417,8 @@ def release_batch(
     k: int,
     names: int | None = None,
     levels: ArrayLike | PublicLevels | None = None,
+    public_scores: QueryScores | None = None,
+    require_recall: float | None = None,
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     norm: Norm = "unit",
     rng: Rng = None,
@@ -435,6 +445,8 @@ def release_batch(
         levels: Public cut points in [-1, 1], the lower edges of the levels, or `PublicLevels` fitted on public scores
             of the same model. The default was measured for all-MiniLM-L6-v2 on FRAMES. With one name, a record whose
             best score is below the first cut names no query; with several, the lowest level has no lower edge.
+        public_scores: Public scores of the same model, for predictions; None takes those that ship.
+        require_recall: Raise an error, before anything is charged, unless the predicted recall at `k` is at least this.
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one symbol per identity is
             released; without, the records of the largest identity share the budget.
         norm: As in `release_scores`.
@@ -444,8 +456,63 @@ def release_batch(
         progress: Called with (rows done, rows in all).
 
     Returns:
-        A BatchRelease with ``.search(i, k)``, ``.names``, ``.levels``, ``.false_names`` and ``.guarantee``.
+        A BatchRelease with ``.search(i, k)``, ``.names``, ``.levels``, ``.false_names``, ``.worth(k)`` and
+        ``.guarantee``.
+
+    Warns:
+        UselessRelease: The ranking is predicted to be mostly noise. It is given before anything is charged, and not in
+            research mode.
     """
+    pending = prepare_batch(
+        embeddings,
+        queries,
+        epsilon=epsilon,
+        k=k,
+        names=names,
+        levels=levels,
+        adjacency=adjacency,
+        norm=norm,
+        rng=rng,
+        progress=progress,
+    )
+    check_batch_worth(pending.guarantee, int(np.shape(queries)[-1]), k, public_scores, require_recall)
+    return pending.release(ledger)
+
+
+def predict_batch_worth(guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None) -> Worth:
+    """Predict the worth of a batch from its guarantee: the estimated share of the clean recall that remains."""
+    details, records = guarantee.details, guarantee.shape[0]
+    share = _estimate_share(
+        details["epsilon_per_record"], records, details["queries"], k, details["names_per_record"], details["levels"]
+    )
+    return predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, share=min(share, 1.0))
+
+
+def check_batch_worth(
+    guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None, require_recall: float | None
+) -> Worth:
+    """Predict the worth of a batch before its charge, and warn where the ranking would be noise."""
+    worth = predict_batch_worth(guarantee, dimension, k, public_scores)
+    group = round(guarantee.epsilon / guarantee.details["epsilon_per_record"])
+    adviser = Adviser("batch", guarantee.epsilon, dimension, public_scores, require_recall, group=group)
+    adviser.check(worth, is_charged=guarantee.sampler != "research")
+    return worth
+
+
+def prepare_batch(
+    embeddings: ArrayLike,
+    queries: ArrayLike,
+    *,
+    epsilon: float,
+    k: int,
+    names: int | None = None,
+    levels: ArrayLike | PublicLevels | None = None,
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    norm: Norm = "unit",
+    rng: Rng = None,
+    progress: Progress | None = None,
+) -> PendingRelease[Symbols, BatchRelease]:
+    """Prepare a batch before its charge, with the arguments of `release_batch`."""
     source = PrivateCollection.check(embeddings, adjacency)
     if isinstance(adjacency, NullRecord):
         adjacency.sensitivity("scores", source.size)  # raises the error of this adjacency
@@ -471,7 +538,7 @@ def release_batch(
         names, levels = alphabet.draw(true, stream)
         return BatchRelease(guarantee, public.astype(np.float32), names, levels, draw_tie_break(stream))
 
-    return PendingRelease(guarantee, source.adjacency, rng, compute, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, compute, draw)
 
 
 def _check_cuts(levels: ArrayLike) -> tuple[float, ...]:
@@ -498,7 +565,13 @@ def _estimate_uniform(epsilon: float, queries: int, size: int, count: int) -> fl
     return 1 / (1 + math.expm1(min(epsilon, 700.0)) * math.exp(-spread))
 
 
-def _estimate_worth(epsilon: float, records: int, queries: int, k: int, size: int, count: int) -> float:
+def estimate_share(epsilon: float, records: int, queries: int, k: int) -> float:
+    """Estimate the share of the clean recall at k that a batch of so many queries keeps."""
+    response = BatchAlphabet.choose(epsilon=epsilon, records=records, queries=queries, k=k).response
+    return min(1.0, _estimate_share(epsilon, records, queries, k, response.size, response.levels))
+
+
+def _estimate_share(epsilon: float, records: int, queries: int, k: int, size: int, count: int) -> float:
     """Estimate the share of the clean recall at k that remains, to compare numbers of names and levels.
 
     The factors are: the records of one query can be ordered by levels; the symbol is true; false names do not take

@@ -19,10 +19,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
 
 from scoreshield import _files, _loading, _validation
 from scoreshield._types import Rng
 from scoreshield._validation import check_count, check_epsilon, optional, validate, whole_from
+from scoreshield.decisions.laws import TableLaw, make_binned_table
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import Worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -31,7 +35,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import Profile, PureProfile
 from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols, estimate_log_sets
 from scoreshield.privacy.sampling.stream import Stream, name_sampler, open_stream
-from scoreshield.releases.index import PrivateIndex, release_index
+from scoreshield.releases.index import PrivateIndex, predict_index_worth, release_index
 from scoreshield.releases.index_plan import check_center, subtract_center
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection
 
@@ -45,6 +49,8 @@ _TRUTH_MARGIN = 2.0
 _BLOCK_BYTES = 1 << 25
 #: How many codewords measure which code size still helps.
 _SAMPLE = 512
+#: The levels of the law of coded scores.
+_LEVELS = 256
 _LONGEST_SOURCE = 500
 _KIND = "public codebook"
 
@@ -196,6 +202,39 @@ class PublicCodebook:
             along = along + products[places, chosen]
             sums = sums + words[chosen]
             yield chosen, values[places, chosen]
+
+    def describe_scores(self, size: int, truth: float) -> TableLaw:
+        """Describe how codes change scores, from the codewords alone, for predictions.
+
+        Each of some codewords is encoded by the others. Its scores with further codewords are compared with the clean
+        ones: a line, and a normal deviation from it. A code that is not true has the score of another record.
+
+        Args:
+            size: T.
+            truth: The probability that a record's code is its true one.
+        """
+        if (size, truth) not in self._score_laws:
+            self._score_laws[size, truth] = self._measure_scores(size, truth)
+        return self._score_laws[size, truth]
+
+    @cached_property
+    def _score_laws(self) -> dict[tuple[int, float], TableLaw]:
+        return {}
+
+    @np.errstate(all="ignore")
+    def _measure_scores(self, size: int, truth: float) -> TableLaw:
+        count = min(_SAMPLE, len(self) // 2)
+        order = np.random.default_rng(len(self)).permutation(len(self))
+        rows, queries = np.sort(order[:count]), np.sort(order[count : 2 * count])
+        unit = self.vectors.astype(np.float64)
+        codes = self.encode(unit[rows], size, without=rows)
+        sums = unit[codes].sum(axis=1)
+        sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
+        clean, coded = (unit[rows] @ unit[queries].T).ravel(), (sums @ unit[queries].T).ravel()
+        slope = float(np.cov(clean, coded)[0, 1] / max(float(clean.var(ddof=1)), 1e-12)) if len(clean) > 1 else 0.0
+        slope = max(slope, 1e-3)
+        residual = coded - coded.mean() - slope * (clean - clean.mean())
+        return make_code_law(slope, residual.std(), coded, float(clean.mean()), truth)
 
     def save(self, path: str | Path) -> None:
         """Write the codebook to one .npz file, completely or not at all."""
@@ -435,6 +474,29 @@ class CodebookRelease(PrivateIndex):
 
     def _list_vectors(self) -> Single:
         return self.vectors
+
+    def _predict_worth(self, k: int, public_scores: QueryScores | None) -> Worth:
+        return predict_index_worth(self.guarantee, self.dimension, k, public_scores, self.codebook)
+
+
+def make_code_law(slope: float, std: float, coded: Float, middle: float, truth: float) -> TableLaw:
+    """Make the law of scores by codes, on the scale of clean scores.
+
+    Args:
+        slope: Of the line from clean to coded scores.
+        std: The standard deviation of coded scores from the line.
+        coded: Coded scores of unrelated records.
+        middle: The mean clean score.
+        truth: The probability that a code is true. Another code has the score of an unrelated record.
+    """
+    std = max(std / slope, 1e-3)
+    edges = np.linspace(-1, 1, _LEVELS + 1)
+    middles = (edges[:-1] + edges[1:]) / 2
+    cuts = np.linspace(-1 - 4 * std, 1 + 4 * std, 2 * _LEVELS)
+    unrelated = middle + (coded - coded.mean()) / slope
+    false = 1 - np.searchsorted(np.sort(unrelated), cuts, side="right") / len(unrelated)
+    tails = truth * ndtr((middles[:, None] - cuts) / std) + (1 - truth) * false
+    return make_binned_table(edges[1:-1], cuts, tails)
 
 
 def prepare_codebook_index(

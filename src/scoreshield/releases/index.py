@@ -23,12 +23,16 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
 from scoreshield.privacy.adjacency import Adjacency, Replacement
+from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.advice import Adviser
 from scoreshield.releases.exports import VectorExports
 from scoreshield.releases.index_pairs import choose_gaussian_components, pair_components, warn_of_noisy_pairs
 from scoreshield.releases.index_plan import (
@@ -114,6 +118,19 @@ class PrivateIndex(VectorExports, Release):
             np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
         )
         return BestRecords(found.scores[0], found.indices[0]) if single else found
+
+    @validate(k=check_count, public_scores=check_public_scores)
+    def worth(self, k: int = 10, *, public_scores: QueryScores | None = None) -> Worth:
+        """Predict what `search` finds of the relevant records of a query, from public facts (`decisions.Worth`).
+
+        Args:
+            k: How many records are returned.
+            public_scores: Public scores of the same model; None takes those that ship, with a larger error.
+        """
+        return self._predict_worth(k, public_scores)
+
+    def _predict_worth(self, k: int, public_scores: QueryScores | None) -> Worth:
+        return predict_index_worth(self.guarantee, self.dimension, k, public_scores, None)
 
     def update(self, *args: Any, **changes: Any) -> Any:
         """Raise an error: only an index whose changes are public is updated (`IndexVersion.update`).
@@ -218,6 +235,9 @@ def release_index(
     *,
     epsilon: float,
     codebook: PublicCodebook,
+    k: int = ...,
+    public_scores: QueryScores | None = ...,
+    require_recall: float | None = ...,
     adjacency: Adjacency = ...,
     changes: Literal["private"] = ...,
     rng: Rng = ...,
@@ -238,6 +258,9 @@ def release_index(
     center: str | ArrayLike = ...,
     center_share: float | None = ...,
     codebook: None = ...,
+    k: int = ...,
+    public_scores: QueryScores | None = ...,
+    require_recall: float | None = ...,
     adjacency: Adjacency = ...,
     changes: Literal["private"] = ...,
     rng: Rng = ...,
@@ -250,6 +273,9 @@ def release_index(
     *,
     epsilon: float,
     codebook: PublicCodebook,
+    k: int = ...,
+    public_scores: QueryScores | None = ...,
+    require_recall: float | None = ...,
     adjacency: Adjacency = ...,
     changes: Literal["public"],
     ids: Iterable[int | str],
@@ -269,6 +295,9 @@ def release_index(
     reduction: str | ArrayLike = ...,
     center: str | ArrayLike = ...,
     codebook: None = ...,
+    k: int = ...,
+    public_scores: QueryScores | None = ...,
+    require_recall: float | None = ...,
     adjacency: Adjacency = ...,
     changes: Literal["public"],
     ids: Iterable[int | str],
@@ -279,7 +308,7 @@ def release_index(
 
 
 @clear_frames_on_error
-@validate(**INDEX_CHECKS, changes=one_of(("private", "public")), progress=check_progress)
+@validate(**INDEX_CHECKS, **WORTH_CHECKS, changes=one_of(("private", "public")), progress=check_progress)
 def release_index(
     embeddings: ArrayLike,
     *,
@@ -293,6 +322,9 @@ def release_index(
     center: str | ArrayLike = "none",
     center_share: float | None = None,
     codebook: PublicCodebook | None = None,
+    k: int = 10,
+    public_scores: QueryScores | None = None,
+    require_recall: float | None = None,
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     changes: Literal["private", "public"] = "private",
     ids: Iterable[int | str] | None = None,
@@ -327,6 +359,9 @@ def release_index(
         codebook: Public vectors of the same model. Each record is then released as a set of them. Leave out `delta`,
             `mechanism`, `use`, `components`, `reduction` and `center`. The number of vectors in a set is set by
             ``PublicCodebook(code_size=...)``.
+        k: How many records a query will ask for. Predictions are made for it; any number can be asked for later.
+        public_scores: Public scores of the same model, for predictions; None takes those that ship.
+        require_recall: Raise an error, before anything is charged, unless the predicted recall at `k` is at least this.
         adjacency: ``Replacement()`` or ``Identity(labels)``. With ``centroids=True`` one vector per identity is
             released; without, the records of the largest identity share the budget.
         changes: ``"public"`` declares that the ids of the records and the times of their changes are public. The result
@@ -341,6 +376,10 @@ def release_index(
     Returns:
         An `IndexRelease`; a `CodebookRelease` with a codebook; an `IndexVersion` or `CodebookVersion` with public
         changes.
+
+    Warns:
+        UselessRelease: A search by the index is predicted to rank mostly by noise. It is given before anything is
+            charged, and neither for pairs nor in research mode.
     """
     pending: PendingRelease[_embeddings.Rows, Any] = prepare_index(
         embeddings,
@@ -358,6 +397,9 @@ def release_index(
         rng=rng,
         progress=progress,
     )
+    if use == "search" or require_recall is not None:
+        dimension = int(np.shape(embeddings)[1])
+        check_index_worth(pending.guarantee, dimension, k, public_scores, require_recall, codebook)
     if changes == "private":
         if ids is not None:
             _validation.reject("ids", "left out unless changes='public'", ids)
@@ -366,6 +408,34 @@ def release_index(
     from scoreshield.releases.versions import release_version  # which builds on this module
 
     return release_version(ids, pending, ledger)
+
+
+def predict_index_worth(
+    guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None, codebook: PublicCodebook | None
+) -> Worth:
+    """Predict the worth of an index from its guarantee, and from the public codebook where there is one."""
+    law = None
+    if codebook is not None:
+        details = guarantee.details
+        law = codebook.describe_scores(details["code_size"], details["true_code_probability"])
+    return predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, law=law)
+
+
+def check_index_worth(
+    guarantee: Guarantee,
+    dimension: int,
+    k: int,
+    public_scores: QueryScores | None,
+    require_recall: float | None,
+    codebook: PublicCodebook | None,
+) -> Worth:
+    """Predict the worth of an index before its charge, and warn where a search would rank by noise."""
+    worth = predict_index_worth(guarantee, dimension, k, public_scores, codebook)
+    group = round(guarantee.sensitivity**2 / 4) if guarantee.mechanism != "gaussian" else 1
+    kind: Literal["codebook", "index"] = "index" if codebook is None else "codebook"
+    adviser = Adviser(kind, guarantee.epsilon, dimension, public_scores, require_recall, group=group)
+    adviser.check(worth, is_charged=guarantee.sampler != "research")
+    return worth
 
 
 @constrain(**INDEX_CHECKS)

@@ -21,6 +21,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import Check, check_epsilon, constrain, one_of, validate
+from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
@@ -55,7 +56,7 @@ MATCH_CHECKS: dict[str, Check] = {
 
 
 @clear_frames_on_error
-@validate(**MATCH_CHECKS)
+@validate(**MATCH_CHECKS, k=WORTH_CHECKS["k"], require_recall=WORTH_CHECKS["require_recall"])
 def release_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -66,6 +67,8 @@ def release_matches(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: Norm = "unit",
+    k: int = 10,
+    require_recall: float | None = None,
     rng: Rng = None,
     ledger: AccountLike | None = None,
 ) -> MatchRelease:
@@ -82,6 +85,8 @@ def release_matches(
         score_range: For refined scores, the public range that they are clamped to. Scores of records that pass are
             clamped to [threshold, upper end], which is also public and narrower.
         norm: As in `release_scores`.
+        k: How many of the released records will be read, for ``require_recall``.
+        require_recall: As in `release_scores`.
         rng: As in `release_scores`.
         ledger: As in `release_scores`.
 
@@ -91,7 +96,7 @@ def release_matches(
         if not refined), ``.expected_false``, ``.count`` (unbiased), ``.count_interval(confidence)`` and
         ``.guarantee``.
     """
-    return prepare_matches(
+    pending = prepare_matches(
         embeddings,
         query,
         threshold,
@@ -101,7 +106,11 @@ def release_matches(
         score_range=score_range,
         norm=norm,
         rng=rng,
-    ).release(ledger)
+    )
+    if require_recall is not None:
+        worth = predict_worth(pending.guarantee, k=k, dimension=int(np.shape(query)[-1]))
+        check_recall(worth, require_recall)
+    return pending.release(ledger)
 
 
 @constrain(**MATCH_CHECKS)

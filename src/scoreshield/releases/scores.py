@@ -15,7 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Norm, Rng
-from scoreshield._validation import Check, constrain, one_of, validate
+from scoreshield._validation import Check, check_real, constrain, one_of, optional, validate
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.ranking import choose_for_ranking
+from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -28,7 +31,7 @@ from scoreshield.privacy.adjacency import (
     spectral_norm,
 )
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
-from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel
+from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.noise import StaircaseNoise, add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.privacy.tails import AnchoredWindows
@@ -44,6 +47,9 @@ from scoreshield.releases.results import ScoreRelease
 
 ScoreMechanism = Literal["gaussian", "laplace", "staircase", "optimal", "anchored", "auto"]
 SCORE_MECHANISMS: tuple[str, ...] = get_args(ScoreMechanism)
+#: What a caller does with released scores.
+ScoreUse = Literal["values", "ranking", "threshold"]
+SCORE_USES: tuple[str, ...] = get_args(ScoreUse)
 Float = NDArray[np.float64]
 
 
@@ -58,11 +64,15 @@ SCORE_CHECKS: dict[str, Check] = {
     **PRIVACY_CHECKS,
     "mechanism": _check_mechanism,
     "norm": one_of(_embeddings.NORMS),
+    "for_": one_of(SCORE_USES),
+    "threshold": optional(check_real),
+    "k": WORTH_CHECKS["k"],
+    "public_scores": WORTH_CHECKS["public_scores"],
 }
 
 
 @clear_frames_on_error
-@validate(**SCORE_CHECKS)
+@validate(**SCORE_CHECKS, require_recall=WORTH_CHECKS["require_recall"])
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -70,6 +80,11 @@ def release_scores(
     epsilon: float,
     delta: float = 0.0,
     mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
+    for_: ScoreUse = "values",
+    k: int = 10,
+    threshold: float | None = None,
+    public_scores: QueryScores | None = None,
+    require_recall: float | None = None,
     calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
@@ -90,8 +105,18 @@ def release_scores(
             pure epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md compares them);
             ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table of
             `optimal_channel` or `randomised_response`; ``"anchored"``, windows around a private quantile, which keep
-            the ten best records of one query, or an `AnchoredWindows` for another number of them; ``"auto"``, Gaussian
-            (if delta allows it) or staircase noise, whichever has the smaller standard deviation.
+            the ten best records of one query, or an `AnchoredWindows` for another number of them; ``"auto"`` chooses
+            by ``for_``.
+        for_: What the scores are for, which decides what ``"auto"`` chooses. ``"values"``: Gaussian (if delta allows
+            it) or staircase noise, whichever has the smaller standard deviation. ``"ranking"``: what is predicted to
+            keep the most of the ``k`` best records (`decisions.choose_for_ranking`): noise, windows or a level table.
+            ``"threshold"``: one bit per record by randomised response, which says whether its score is above
+            ``threshold``; no pure mechanism has a smaller worst error of this decision.
+        k: How many best records will be asked for, where scores are for ranking.
+        threshold: The public threshold, where scores are for one.
+        public_scores: Public scores of the same model, for ``"ranking"`` and predictions; None takes those that ship.
+        require_recall: Raise an error, before anything is charged, unless the predicted recall at ``k`` is at least
+            this (`decisions.predict_worth`).
         calibration: ``"analytic"`` (the least noise), ``"conservative"`` or ``"classical"`` (textbook rules, which
             raise an error where they are not private).
         adjacency: Who is protected: ``Replacement()`` or ``Identity(labels)``. With
@@ -114,19 +139,28 @@ def release_scores(
         InvalidCalibration: A textbook rule is not private here.
         BudgetExceeded: The ledger does not cover the release.
     """
-    return prepare_scores(
+    pending = prepare_scores(
         embeddings,
         query,
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
+        for_=for_,
+        k=k,
+        threshold=threshold,
+        public_scores=public_scores,
         calibration=calibration,
         adjacency=adjacency,
         score_range=score_range,
         norm=norm,
         rng=rng,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
-    ).release(ledger)
+    )
+    if require_recall is not None:
+        dimension = np.shape(query)[-1]
+        worth = predict_worth(pending.guarantee, k=k, dimension=dimension, public_scores=public_scores)
+        check_recall(worth, require_recall)
+    return pending.release(ledger)
 
 
 @constrain(**SCORE_CHECKS)
@@ -137,6 +171,10 @@ def prepare_scores(
     epsilon: float,
     delta: float = 0.0,
     mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
+    for_: ScoreUse = "values",
+    k: int = 10,
+    threshold: float | None = None,
+    public_scores: QueryScores | None = None,
     calibration: Calibration = "analytic",
     adjacency: Adjacency = Replacement(),  # noqa: B008
     score_range: tuple[float, float] = FULL_RANGE,
@@ -146,6 +184,12 @@ def prepare_scores(
 ) -> PendingRelease[Float, ScoreRelease]:
     """Prepare a score release before its charge, with the arguments of `release_scores`."""
     problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
+    _check_use(mechanism, for_, threshold)
+    if mechanism == "auto":
+        mechanism, delta = _choose_mechanism(problem, epsilon, delta, for_, k, threshold, public_scores)
+        is_chosen = True
+    else:
+        is_chosen = False
     if isinstance(mechanism, LevelChannel) or mechanism == "optimal":
         return _prepare_levels(problem, epsilon, delta, mechanism, calibration)
     if isinstance(mechanism, AnchoredWindows) or mechanism == "anchored":
@@ -153,9 +197,9 @@ def prepare_scores(
             _validation.reject("delta", "0 (left out) for anchored windows, which are private without it", delta)
         if calibration != "analytic" or unsafe_reproduce_paper:
             raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for anchored windows.")
-        return _prepare_anchored(problem, epsilon, AnchoredWindows() if mechanism == "anchored" else mechanism)
-    if mechanism == "auto":
-        mechanism, delta = _choose_noise(problem, epsilon, delta)
+        windows = AnchoredWindows() if mechanism == "anchored" else mechanism
+        return _prepare_anchored(problem, epsilon, windows, is_chosen=is_chosen)
+    assert mechanism != "auto"  # it was replaced
     request = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     return _prepare_additive(problem, request)
 
@@ -266,9 +310,13 @@ def _prepare_levels(
 
 
 def _prepare_anchored(
-    problem: _ScoreProblem, epsilon: float, windows: AnchoredWindows
+    problem: _ScoreProblem, epsilon: float, windows: AnchoredWindows, *, is_chosen: bool
 ) -> PendingRelease[Float, ScoreRelease]:
-    """Prepare windows around a private quantile; staircase noise if the collection is too small for them."""
+    """Prepare windows around a private quantile; staircase noise if the collection is too small for them.
+
+    Where ``"auto"`` chose them, it compared them with the other mechanisms, and the caller gets no warning about the
+    dimension.
+    """
     if not problem.moves_one_score():
         raise InvalidInput(
             "Anchored windows are private only if one record moves one score: give one query, and no identities "
@@ -278,7 +326,8 @@ def _prepare_anchored(
     if choice.law is None:
         request = PrivacyRequest(epsilon, 0.0, "staircase", "analytic", problem.score_range)
         return _prepare_additive(problem, request, details=choice.to_details())
-    windows.warn_about_dimension(problem.source.dimension)
+    if not is_chosen:
+        windows.warn_about_dimension(problem.source.dimension)
     law = choice.law
     guarantee = Guarantee.for_mechanism(
         problem.state_facts(),
@@ -297,6 +346,41 @@ def _prepare_anchored(
         return problem.make_release(law.release(stream, values), guarantee, stream)
 
     return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+
+
+def _check_use(mechanism: Any, for_: ScoreUse, threshold: float | None) -> None:
+    """Raise an error where the use of the scores and the mechanism do not fit together."""
+    if for_ != "values" and mechanism != "auto":
+        raise InvalidInput(f"for_={for_!r} chooses the mechanism: give mechanism='auto', or leave 'for_' out.")
+    if (for_ == "threshold") != (threshold is not None):
+        raise InvalidInput("for_='threshold' and 'threshold', the public score that decides, belong together.")
+
+
+def _choose_mechanism(
+    problem: _ScoreProblem,
+    epsilon: float,
+    delta: float,
+    for_: ScoreUse,
+    k: int,
+    threshold: float | None,
+    public_scores: QueryScores | None,
+) -> tuple[Any, float]:
+    """Choose a mechanism, and the delta that it spends, by what the scores are for. It reads public facts only."""
+    if for_ == "values" or not problem.moves_one_score():
+        return _choose_noise(problem, epsilon, delta)
+    if for_ == "threshold":
+        assert threshold is not None  # `_check_use` requires one
+        return randomised_response(epsilon, [threshold], score_range=problem.score_range), 0.0
+    choice = choose_for_ranking(
+        epsilon,
+        delta,
+        records=problem.source.size,
+        k=k,
+        score_range=problem.score_range,
+        public_scores=public_scores,
+        dimension=problem.source.dimension,
+    )
+    return choice.mechanism, choice.delta
 
 
 def _choose_noise(problem: _ScoreProblem, epsilon: float, delta: float) -> tuple[AdditiveMechanism, float]:

@@ -16,6 +16,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, one_of, validate
+from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
@@ -43,6 +44,7 @@ _REASONS = {
     mechanism=one_of(SELECTIONS),
     score_range=check_score_range,
     norm=one_of(_embeddings.NORMS),
+    require_recall=WORTH_CHECKS["require_recall"],
 )
 def release_top_k(
     embeddings: ArrayLike,
@@ -54,6 +56,7 @@ def release_top_k(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: Norm = "unit",
+    require_recall: float | None = None,
     rng: Rng = None,
     ledger: AccountLike | None = None,
 ) -> TopKRelease:
@@ -69,6 +72,7 @@ def release_top_k(
         adjacency: As in `release_scores`.
         score_range: A public range. Its width over the budget of one selection is the scale of the noise.
         norm: As in `release_scores`.
+        require_recall: As in `release_scores`.
         rng: As in `release_scores`.
         ledger: As in `release_scores`.
 
@@ -95,6 +99,8 @@ def release_top_k(
         profile=PureProfile(epsilon),
         details={"selections": k, "epsilon_for_each": each, "records": source.size, "reason": _REASONS[mechanism]},
     )
+    if require_recall is not None:
+        check_recall(predict_worth(guarantee, k=k, dimension=source.dimension), require_recall)
     select = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
 
     def compute() -> Float:

@@ -1,7 +1,8 @@
 """Private search over a store."""
 
-from scoreshield.search.base import MODES, Hits, Mode
+from scoreshield.search.base import MODES, Hits, Mode, ModeOption
+from scoreshield.search.choice import ModeChoice
 from scoreshield.search.index import IndexNotSaved
 from scoreshield.search.private_search import PrivateSearch
 
-__all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "PrivateSearch"]
+__all__ = ["MODES", "Hits", "IndexNotSaved", "Mode", "ModeChoice", "ModeOption", "PrivateSearch"]

@@ -13,6 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield._locks import ThreadLock
 from scoreshield._types import AccountLike, Rng
+from scoreshield.decisions.estimates import ScoreEstimate
+from scoreshield.decisions.laws import find_noise_std, find_score_law
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.scores import AdditiveLaw, Channel
+from scoreshield.decisions.worth import Worth, find_population
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import Adjacency
@@ -27,23 +32,31 @@ from scoreshield.releases.versions import Changes
 from scoreshield.search.sources import Names
 
 Float = NDArray[np.float64]
-Mode = Literal["index", "query", "screening", "hits"]
-MODES: tuple[str, ...] = get_args(Mode)
+#: A kind of search.
+Mode = Literal["index", "query", "screening", "hits", "batch"]
+#: A kind of search, or the choice of one by its predicted worth.
+ModeOption = Literal["index", "query", "screening", "hits", "batch", "auto"]
+MODES: tuple[str, ...] = get_args(ModeOption)
 #: Of an index, or of the scores of a query.
 SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What a query found, best first.
+    """What a query found, best first. Printing hits shows a table.
 
     Attributes:
         ids: The ids of the records, as the store names them, or of the identities, with centroids.
-        scores: Released cosines within the public range, for display; None where only names were released.
-        noisy: The same before they were clipped to the range. Hits are ranked by them. None where scores is None.
+        scores: For people: the expected clean cosine, given the released one and public scores (`ScoreReader`). It is
+            within the public range. None where only names were released.
+        noisy: The released cosines. Hits are ranked by them, and a threshold cuts them. They may lie outside the range.
+            None where scores is None.
         guarantee: Of this query's release, or of the index that answered it. None where a public filter accepts no
             record, so that nothing was released or charged.
         version: Of the collection.
+        noise_std: The standard deviation of `noisy` from the clean cosines; None where names, levels or windows were
+            released, which have none.
+        worth: What the search was predicted to find, from public facts; None where nothing was predicted.
     """
 
     ids: Names
@@ -51,9 +64,62 @@ class Hits:
     noisy: Float | None
     guarantee: Guarantee | None
     version: int
+    noise_std: float | None = None
+    worth: Worth | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __str__(self) -> str:
+        """Write a table: the place, the id, the score and the released value of each hit."""
+        if not self.ids:
+            return "No hits."
+        names = [str(one) for one in self.ids]
+        width = max(2, *map(len, names))
+        rows = [f"{'':>4}  {'id':<{width}}"]
+        rows += [f"{place:>4}  {name:<{width}}" for place, name in enumerate(names, start=1)]
+        if self.scores is not None and self.noisy is not None:
+            spread = "" if self.noise_std is None else f" ± {self.noise_std:.2f}"
+            rows[0] += "  score  released"
+            pairs = zip(self.scores.tolist(), self.noisy.tolist(), strict=True)
+            for place, (score, noisy) in enumerate(pairs, start=1):
+                rows[place] += f"  {score:>5.2f}  {noisy:.2f}{spread}"
+        if self.worth is not None:
+            rows.append(self.worth.sentence)
+        return "\n".join(row.rstrip() for row in rows)
+
+
+class ScoreReader:
+    """Turn released scores into scores for people.
+
+    Noise moves the best of many scores far above their clean values. So a score is shown as its expected clean value,
+    given the released one, under a public distribution of scores: the caller's public scores, or those that ship for
+    the model that they were measured with. Without either, all scores of the range are equally likely. This is
+    post-processing: it costs nothing and keeps the order. Levels and codes lie in the range by themselves, and are
+    shown as they are.
+
+    Args:
+        guarantee: Of the release.
+        public_scores: The caller's public scores.
+        dimension: Of the embeddings.
+
+    Attributes:
+        noise_std: The standard deviation of a released score (`find_noise_std`).
+    """
+
+    def __init__(self, guarantee: Guarantee, public_scores: QueryScores | None, dimension: int) -> None:
+        self.noise_std = find_noise_std(guarantee)
+        self._range = guarantee.score_range
+        law = find_score_law(guarantee)
+        self._estimate: ScoreEstimate | None = None
+        if isinstance(law, AdditiveLaw) and not isinstance(law, Channel):
+            population = find_population(public_scores, dimension)
+            marginal = population.scores.marginal if population.is_known else (None, None)
+            self._estimate = ScoreEstimate(law, self._range, guarantee.shape[0], *marginal)
+
+    def read(self, noisy: Float) -> Float:
+        """Compute the scores that are shown."""
+        return np.clip(noisy, *self._range) if self._estimate is None else self._estimate.estimate(noisy)
 
 
 class HitFilter(NamedTuple):
@@ -72,11 +138,27 @@ class HitFilter(NamedTuple):
         return name not in self.hidden and (self.where is None or bool(self.where(name)))
 
 
-def make_hits(names: Names, chosen: NDArray[np.intp], noisy: Float | None, guarantee: Guarantee, version: int) -> Hits:
-    """Make hits of the chosen places of a ranking."""
-    values = None if noisy is None else noisy[chosen]
-    shown = None if values is None else np.clip(values, *guarantee.score_range)
-    return Hits(tuple(names[i] for i in chosen), shown, values, guarantee, version)
+@dataclass(frozen=True)
+class Reading:
+    """What all hits of one release share.
+
+    Attributes:
+        guarantee: Of the release.
+        version: Of the collection.
+        reader: Turns released scores into scores for people.
+        worth: What was predicted.
+    """
+
+    guarantee: Guarantee
+    version: int
+    reader: ScoreReader
+    worth: Worth | None = None
+
+    def make_hits(self, ids: Names, noisy: Float | None) -> Hits:
+        """Make hits of records and their released scores, best first."""
+        shown = None if noisy is None else self.reader.read(noisy)
+        std = None if noisy is None else self.reader.noise_std
+        return Hits(ids, shown, noisy, self.guarantee, self.version, std, self.worth)
 
 
 @dataclass(frozen=True)
@@ -103,6 +185,15 @@ class SearchOptions:
     center: str | ArrayLike = "none"
     codebook: PublicCodebook | None = None
     changes: Changes = "private"
+    k: int = 10
+    queries: Float | int | None = None
+    public_scores: QueryScores | None = None
+    require_recall: float | None = None
+
+    def reject_batch(self) -> None:
+        """Raise an error for the queries of a batch."""
+        if self.queries is not None:
+            raise InvalidInput("'queries' is for mode='batch' and mode='auto'.")
 
     def reject_screening(self) -> None:
         """Raise an error for an option of screening."""
@@ -178,6 +269,11 @@ class BaseSearch(ABC):
     def spent(self) -> float: ...
 
     @property
+    def worth(self) -> Worth | None:
+        """What the search is predicted to find, from public facts; None where nothing could be predicted yet."""
+        return None
+
+    @property
     @abstractmethod
     def releases_scores(self) -> bool: ...
 
@@ -225,4 +321,5 @@ class BaseSearch(ABC):
             "adjacency": guarantee.adjacency.to_dict()["kind"],
             "sampler": guarantee.sampler,
             "version": hits.version,
+            **({} if hits.worth is None else {"worth": hits.worth.summarise()}),
         }

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._types import Rng
+from scoreshield.decisions.worth import Worth, predict_worth
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases.advice import Adviser, Kind
 from scoreshield.releases.pipeline import PendingRelease, release_all
-from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions, make_hits
+from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
 from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
 from scoreshield.stores.pinned import PinnedStore, Snapshot
 from scoreshield.stores.protocol import read_store
@@ -31,12 +33,12 @@ class Ranking(NamedTuple):
     Attributes:
         noisy: The released scores by record; None where only names were released.
         rank: Finds the places of the k best records, at or above a threshold where one is given.
-        guarantee: Of the release.
+        reading: What all hits of the release share.
     """
 
     noisy: Float | None
     rank: Callable[[int, float | None], NDArray[np.intp]]
-    guarantee: Guarantee
+    reading: Reading
 
 
 class HitSelector:
@@ -61,14 +63,15 @@ class HitSelector:
         empty = np.empty(0) if self._has_scores else None
         return Hits((), empty, empty, None, version)
 
-    def select(self, ranking: Ranking, version: int) -> Hits:
+    def select(self, ranking: Ranking) -> Hits:
         k, threshold = self._filter.k, self._filter.threshold
         if self._accepted is None:
             chosen = ranking.rank(k, threshold)
         else:
             chosen = ranking.rank(len(self._names), threshold)
             chosen = chosen[self._accepted[chosen]][:k]
-        return make_hits(self._names, chosen, ranking.noisy, ranking.guarantee, version)
+        noisy = None if ranking.noisy is None else ranking.noisy[chosen]
+        return ranking.reading.make_hits(tuple(self._names[i] for i in chosen), noisy)
 
 
 class PerQuerySearch(BaseSearch):
@@ -87,29 +90,58 @@ class PerQuerySearch(BaseSearch):
             )
         options.reject_index()
         options.reject_hits()
+        options.reject_batch()
 
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
         super().__init__()
         self._options, self._records, self._identities = options, records, identities
+        self._worths: dict[tuple[int, int], Worth] = {}
+        self._readers: dict[int, ScoreReader] = {}
+        self._worth: Worth | None = None
 
     @abstractmethod
     def prepare(self, rows: NDArray[Any], query: Float, adjacency: Adjacency, rng: Rng) -> PendingRelease[Float, Any]:
         """Prepare one query's release; nothing is charged yet."""
 
     @abstractmethod
-    def rank(self, release: Any) -> Ranking:
+    def rank(self, release: Any, reading: Reading) -> Ranking:
         """Rank the records of a release."""
 
+    @property
+    def worth(self) -> Worth | None:
+        return self._find_worth() if self._worth is None else self._worth
+
+    def _find_worth(self) -> Worth:
+        """Read the number of records, and predict."""
+        ids = self._read(lambda: self._records.list_ids()[0])
+        _, adjacency = self._identities.group(ids)
+        self._worth = self._check_worth(len(ids), self.dimension, adjacency, self._options.k)
+        return self._worth
+
+    @property
+    @abstractmethod
+    def adviser_kind(self) -> Kind:
+        """The word for this kind of release in a warning."""
+
     def start(self) -> None:
-        """Raise an error for a contract that cannot be kept, before the first query."""
+        """Raise an error for a contract that cannot be kept, before the first query. Warn where it ranks by noise.
+
+        The number of records is read if the store gives its ids without the vectors. Otherwise the first query, or
+        `worth`, finds it.
+        """
         self._check_contract(Replacement())
-        if not self._identities.has_identities:
+        has_ids = callable(getattr(self._records.store, "ids", None))
+        if not (has_ids or self._identities.has_identities):
             return
         try:
-            adjacency = self._read(lambda: self._identities.group(self._records.take_snapshot().ids)[1])
+            ids = self._read(self._records.list_ids)[0] if has_ids else self._read(self._records.take_snapshot).ids
+            _, adjacency = self._identities.group(ids)
+            dimension = self.dimension
         except (InvalidInput, StoreError):
             return  # the first query raises it
-        self._check_contract(adjacency)
+        if self._identities.has_identities:
+            self._check_contract(adjacency)
+        self._worth = self._check_worth(len(ids), dimension, adjacency, self._options.k)
 
     @property
     def source_name(self) -> str:
@@ -149,13 +181,51 @@ class PerQuerySearch(BaseSearch):
         if empty is not None:
             return [empty] * len(queries)
         problems = [snapshot.make_problem(query) for query in queries]
+        # Frameworks ask for some more hits than they return, to replace deleted records.
+        k = min(hit_filter.k, self._options.k)
+        worth = self._check_worth(len(snapshot.ids), self.dimension, adjacency, k)
+        if k == self._options.k:
+            self._worth = worth
         prepared = [self.prepare(rows, public, adjacency, self._options.rng) for rows, public in problems]
+        reading = self._make_reading(prepared[0].guarantee, snapshot.version, worth)
         return release_all(
             prepared,
             self._options.ledger,
-            lambda release: selector.select(self.rank(release), snapshot.version),
+            lambda release: selector.select(self.rank(release, reading)),
             same_people=True,
         )
+
+    def _make_reading(self, guarantee: Guarantee, version: int, worth: Worth) -> Reading:
+        reader = self._readers.get(guarantee.shape[0])
+        if reader is None:
+            reader = ScoreReader(guarantee, self._options.public_scores, self.dimension)
+            self._readers = {guarantee.shape[0]: reader}
+        return Reading(guarantee, version, reader, worth)
+
+    def _check_worth(self, count: int, dimension: int, adjacency: Adjacency, k: int) -> Worth:
+        """Predict the worth of a query before its charge, once per number of records and k, and warn of noise.
+
+        The release is prepared for public rows of the same shape, so that no record can enter the prediction.
+        """
+        known = self._worths.get((count, k))
+        if known is not None:
+            return known
+        row = np.zeros(dimension)
+        row[0] = 1.0
+        guarantee = self.prepare(np.broadcast_to(row, (count, dimension)), row, adjacency, rng=0).guarantee
+        options = self._options
+        worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=options.public_scores)
+        adviser = Adviser(
+            self.adviser_kind,
+            options.epsilon,
+            dimension,
+            options.public_scores,
+            options.require_recall,
+            is_automatic=options.mechanism in (None, "auto"),
+        )
+        adviser.check(worth, is_charged=options.rng is None)
+        self._worths[count, k] = worth
+        return worth
 
     def _check_contract(self, adjacency: Adjacency) -> None:
         """Check the contract by a release of public records: two, or an identity of the largest size and one more."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
+from scoreshield.decisions.worth import Worth, predict_worth
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, NullRecord, Replacement, check_score_range
@@ -23,6 +24,7 @@ from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, name_sampler, open_stream
+from scoreshield.releases.advice import Adviser
 from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve, state_provenance
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
@@ -80,6 +82,7 @@ class HitSearch(BaseSearch):
         """Raise an error for options that a hit budget does not take."""
         check_ledger(options.ledger, options.rng)
         options.reject_screening()
+        options.reject_batch()
         if options.delta:
             _validation.reject("delta", "0 (left out) for mode='hits', which is private without it", options.delta)
         if options.mechanism is not None:
@@ -115,6 +118,7 @@ class HitSearch(BaseSearch):
         self._collection: _Collection | None = None
         self._has_warned = False
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._worth: Worth | None = None
 
     def start(self) -> None:
         """Charge the budget, or take the counters of an earlier process from the file."""
@@ -136,6 +140,10 @@ class HitSearch(BaseSearch):
     @property
     def guarantee(self) -> Guarantee:
         return self._guarantee
+
+    @property
+    def worth(self) -> Worth | None:
+        return self._worth
 
     @property
     def spent(self) -> float:
@@ -188,6 +196,10 @@ class HitSearch(BaseSearch):
         promised = options.adjacency if is_null and options.adjacency is not None else adjacency
         self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
 
+        self._worth = predict_worth(
+            self._guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores
+        )
+
         def charge() -> Mapping[str, Any] | None:
             pending = reserve(options.ledger, [self._guarantee], promised, same_people=True)
             if options.rng is None:
@@ -197,6 +209,7 @@ class HitSearch(BaseSearch):
             return ChargeReference(str(entries[0].dataset), entries[0].hash)._asdict() if entries else None
 
         if self._file is None:
+            self._check_worth()
             charge()
             self._counters = MemoryCounters(len(names))
             return
@@ -204,11 +217,19 @@ class HitSearch(BaseSearch):
         check_savable(names)
         with lock_index(path):
             if not path_exists(path):
+                self._check_worth()
                 ids = [one if isinstance(one, str) else int(one) for one in names]
                 create_counters(path, len(names), {"guarantee": self._guarantee.to_dict(), "ids": ids}, charge)
             counters = CounterFile(path)
             self._check_header(_check_facts(counters.header, path), path)
             self._names, self._counters = tuple(counters.header.facts["ids"]), counters
+
+    def _check_worth(self) -> None:
+        """Warn before the charge where the first query would be answered mostly by false names."""
+        options, worth = self._options, self._worth
+        assert worth is not None
+        adviser = Adviser("hits", options.epsilon, self.dimension, options.public_scores, options.require_recall)
+        adviser.check(worth, is_charged=options.rng is None)
 
     def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
         """Raise an error unless the counters in a file are of this search."""
@@ -322,7 +343,7 @@ class HitSearch(BaseSearch):
             places, values = places[values >= hit_filter.threshold], values[values >= hit_filter.threshold]
         places, values = places[: hit_filter.k], values[: hit_filter.k].copy()
         ids = tuple(self._names[place] for place in places)
-        return Hits(ids, values, values.copy(), self._guarantee, self.version)
+        return Hits(ids, values, values.copy(), self._guarantee, self.version, None, self._worth)
 
 
 def _reorder(scores: Float, places: NDArray[np.intp] | None) -> Float:

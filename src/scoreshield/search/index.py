@@ -12,13 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import Worth
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import identify_process
-from scoreshield.releases.index import PrivateIndex, prepare_index
+from scoreshield.releases.index import PrivateIndex, check_index_worth, prepare_index
 from scoreshield.releases.versions import IndexHistory, release_version
-from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchMechanism, SearchOptions, make_hits
+from scoreshield.search.base import (
+    BaseSearch,
+    Float,
+    HitFilter,
+    Hits,
+    Reading,
+    ScoreReader,
+    SearchMechanism,
+    SearchOptions,
+)
 from scoreshield.search.index_files import (
     ChargeReference,
     IndexRequest,
@@ -71,6 +82,7 @@ class ServedIndex(NamedTuple):
         state: The store's state when the index was made from it, or loaded from a file.
         is_stale: Whether the store had other records even then; None where that is unknown, as for a file.
         charge: The entry of the ledger.
+        reading: What all hits of the index share.
     """
 
     release: PrivateIndex
@@ -79,6 +91,7 @@ class ServedIndex(NamedTuple):
     state: Hashable = UNKNOWN_STATE
     is_stale: bool | None = None
     charge: ChargeReference | None = None
+    reading: Reading | None = None
 
     def compare(self, read_state: Callable[[], Hashable]) -> bool | None:
         """Find whether the store has other records than the index; None where that is unknown."""
@@ -88,11 +101,12 @@ class ServedIndex(NamedTuple):
 
     def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
         """Find the hits of each query. A ``where`` may see their ranking, which costs nothing."""
-        index, names, version = self.release, self.ids, self.version
+        index, names, reading = self.release, self.ids, self.reading
+        assert reading is not None  # the search gives every index one
         if hit_filter.threshold is None and hit_filter.accepts_all:
             best = index.search(queries, hit_filter.k)
             return [
-                Hits(tuple(names[i] for i in places), np.clip(noisy, -1, 1), noisy, index.guarantee, version)
+                reading.make_hits(tuple(names[i] for i in places), noisy)
                 for noisy, places in zip(best.scores, best.indices, strict=True)
             ]
         hits = []
@@ -102,7 +116,7 @@ class ServedIndex(NamedTuple):
                 ranking = ranking[noisy[ranking] >= hit_filter.threshold]
             accepted = (place for place in ranking.tolist() if hit_filter.accepts(names[place]))
             chosen = np.fromiter(islice(accepted, hit_filter.k), dtype=np.intp)
-            hits.append(make_hits(names, chosen, noisy, index.guarantee, version))
+            hits.append(reading.make_hits(tuple(names[i] for i in chosen), noisy[chosen]))
         return hits
 
 
@@ -118,6 +132,20 @@ class BaseIndexSearch(BaseSearch):
         self.index: ServedIndex | None = None
         self.total = total
         self._file = file
+        self._k = 10
+        self._public_scores: QueryScores | None = None
+
+    def serve(self, index: ServedIndex, worth: Worth | None = None) -> None:
+        """Answer from this index from now on."""
+        release = index.release
+        if worth is None:
+            worth = release.worth(self._k, public_scores=self._public_scores)
+        reader = ScoreReader(release.guarantee, self._public_scores, release.dimension)
+        self.index = index._replace(reading=Reading(release.guarantee, index.version, reader, worth))
+
+    @property
+    def worth(self) -> Worth | None:
+        return None if self.index is None or self.index.reading is None else self.index.reading.worth
 
     @property
     def ids(self) -> Names:
@@ -170,7 +198,7 @@ class LoadedIndexSearch(BaseIndexSearch):
     def __init__(self, saved: SavedIndex, file: Path) -> None:
         guarantee = saved.release.guarantee
         super().__init__(IndexTotal(guarantee.epsilon, guarantee.delta, saved.charges), file)
-        self.index = ServedIndex(saved.release, saved.ids, saved.version, charge=saved.charge)
+        self.serve(ServedIndex(saved.release, saved.ids, saved.version, charge=saved.charge))
         self.version, self.hidden = saved.version, saved.hidden
 
     def is_stale(self) -> bool | None:
@@ -195,6 +223,7 @@ class IndexSearch(BaseIndexSearch):
                 _validation.reject("max_epsilon", must, options.max_epsilon)
         options.reject_screening()
         options.reject_hits()
+        options.reject_batch()
         if options.changes == "public" and not hasattr(options.ledger, "reserve_draws"):
             raise InvalidInput("changes='public' needs a ledger, which keeps how often each record was drawn.")
         if check_score_range(options.score_range) != FULL_RANGE:
@@ -205,6 +234,7 @@ class IndexSearch(BaseIndexSearch):
         file = None if options.file is None else resolve_path(options.file)
         super().__init__(IndexTotal(limit, options.delta, {}), file)
         self._options, self._records, self._identities = options, records, identities
+        self._k, self._public_scores = options.k, options.public_scores
         self._mechanism: SearchMechanism = "privunit" if options.mechanism is None else options.mechanism
         self._process = identify_process()
         self._check: Callable[[Names], None] | None = None
@@ -309,7 +339,7 @@ class IndexSearch(BaseIndexSearch):
         charge = ChargeReference(str(entries[0].dataset), entries[0].hash) if entries else None
         if before is not None and self.index is not None and charge is None:
             charge = self.index.charge
-        self.index = ServedIndex(index, names, version, snapshot.state, False, charge)
+        self.serve(ServedIndex(index, names, version, snapshot.state, False, charge))
         self.version = version
         if self._file is not None:
             saved = self.make_saved()
@@ -372,6 +402,14 @@ class IndexSearch(BaseIndexSearch):
             rng=options.rng,
             progress=options.progress,
         )
+        check_index_worth(
+            pending.guarantee,
+            int(rows.shape[1]),
+            options.k,
+            options.public_scores,
+            options.require_recall,
+            options.codebook,
+        )
         if options.changes == "public":
             return release_version(names, pending, account)
         released: PrivateIndex = pending.release(account, same_people=True)
@@ -412,6 +450,6 @@ class IndexSearch(BaseIndexSearch):
                 raise  # the identities of the records are unknown without their ids
         else:
             is_stale = check_records(saved, *identities.group(ids), path) or None
-        self.index = ServedIndex(saved.release, saved.ids, saved.version, state, is_stale, saved.charge)
+        self.serve(ServedIndex(saved.release, saved.ids, saved.version, state, is_stale, saved.charge))
         self.version, self.hidden = saved.version, saved.hidden
         self.total.merge(saved.charges)

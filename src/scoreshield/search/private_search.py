@@ -24,6 +24,8 @@ from scoreshield._validation import (
     optional,
     validate,
 )
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -34,19 +36,13 @@ from scoreshield.privacy.sampling.stream import name_sampler
 from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.versions import CHANGES, Changes
-from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, SearchMechanism, SearchOptions
-from scoreshield.search.hits import HitSearch
-from scoreshield.search.index import IndexNotSaved, IndexSearch, LoadedIndexSearch
+from scoreshield.search.base import MODES, BaseSearch, HitFilter, Hits, Mode, ModeOption, SearchMechanism, SearchOptions
+from scoreshield.search.choice import SEARCHES, ModeChoice, check_mode, check_queries, choose_mode
+from scoreshield.search.index import IndexNotSaved, LoadedIndexSearch
 from scoreshield.search.index_files import read_index, resolve_path
-from scoreshield.search.query import QuerySearch
-from scoreshield.search.screening import ScreeningSearch
 from scoreshield.search.sources import IdentityMap, Names, pin_store
 from scoreshield.stores.pinned import Pin, PinnedStore
 from scoreshield.stores.protocol import Store
-
-_SEARCHES: dict[Mode, type[IndexSearch] | type[QuerySearch] | type[ScreeningSearch] | type[HitSearch]] = {
-    search.mode: search for search in (IndexSearch, QuerySearch, ScreeningSearch, HitSearch)
-}
 
 
 def _check_filter(value: Any, name: str) -> Any:
@@ -61,12 +57,17 @@ _FILTER_CHECKS: dict[str, Check] = {"k": check_count, "threshold": optional(chec
 class PrivateSearch:
     """Search a store of private embeddings.
 
-    There are four modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
+    There are five modes. ``"index"`` charges once: the vectors themselves are made private, and every later query,
     filter and threshold is post-processing of them. ``"query"`` releases all n scores for each query, and
     ``"screening"`` releases only which records pass a public threshold. Both charge a ledger before anything leaves.
     ``"hits"`` charges once for any number of queries. Each record is named truly for at most ``hits`` of them. In 1.8 %
     of the rounds that ask for its level (more below epsilon 16) a record is missed, and is then not named again.
+    ``"batch"`` charges once and answers the public ``queries`` that it is given. ``"auto"`` chooses one of them.
     The ranking always comes from released values over all n records: no candidate is chosen by its true score.
+
+    Before anything is charged, the search predicts from public facts what it will find (`worth`). Where that is less
+    than half of what is found without privacy, it gives a `scoreshield.UselessRelease` warning, which names the
+    cheapest change that is predicted to help. Research mode charges nothing and gives no warning.
 
     Args:
         store: A store of `scoreshield.stores`, a pinned one, or an (n, d) array.
@@ -75,13 +76,15 @@ class PrivateSearch:
             In mode ``"hits"`` it is the epsilon of all queries together.
         delta: The delta of the index or of each query. Mode ``"hits"`` has none.
         mode: ``"index"`` (charge once), ``"query"`` (all scores, each time), ``"screening"`` (the records that pass
-            ``threshold``) or ``"hits"`` (charge once, a few answers of each record).
+            ``threshold``), ``"hits"`` (charge once, a few answers of each record), ``"batch"`` (charge once, for
+            ``queries`` that are known) or ``"auto"``: the mode with the best predicted recall among those that the
+            other arguments allow (`choice`). It reads public facts only.
         ledger: ``ledger.account(name)``. ``"query"`` and ``"screening"`` need it, and charge each query to it. An index
             and a hit budget are charged when they are made. The name stays the same when records come and go, so that
             what was spent on the records that stay is not forgotten.
         mechanism: Of `scoreshield.release_index` (``"privunit"`` by default) or of
-            `scoreshield.release_scores` (``"auto"`` by default). Screening has one mechanism, randomised
-            response, and takes none.
+            `scoreshield.release_scores` (by default ``"auto"`` for ranking: what is predicted to keep the most of the
+            ``k`` best). Screening has one mechanism, randomised response, and takes none.
         threshold: Of `scoreshield.release_matches`, for screening.
         refine: Of `scoreshield.release_matches`, for screening.
         identity_of: The identity of each id: a mapping, which is read for each release, or a function, which is called
@@ -107,26 +110,35 @@ class PrivateSearch:
             charged for, raises an error. See `save`, and `IndexNotSaved` for an index that was charged
             and could not be written. For a hit budget: its secret counters are kept there, and a process that starts
             again continues with them. Without it they end with this object, and another object is another charge.
+        k: How many hits a query will ask for. Predictions and the choice of a mechanism are for it. A query that is
+            charged by itself and asks for fewer is predicted for its own number.
+        queries: For a batch, the public queries, one per row. For ``"auto"``, these, or how many queries will be asked.
+        public_scores: Public scores of the same model (`scoreshield.decisions.QueryScores`), for predictions, for the
+            choice of a mechanism, and for the scores that are shown. None takes those that ship, of all-MiniLM-L6-v2.
+        require_recall: Raise an error, before anything is charged, unless the predicted recall at ``k`` is at least
+            this.
         hits: For a hit budget: how many queries may name each record truly, at most 250. By default as many as
             ``epsilon`` allows with few false names.
         cuts: For a hit budget: the public cuts between levels, increasing, or `scoreshield.PublicLevels` fitted on
-            public scores of the same model. The default suits all-MiniLM-L6-v2.
-        names: For a hit budget: a query goes down the levels until this many records are named. By default ``k``, and
-            ``k * hits / 4``, rounded up, if ``hits`` is below 4.
+            public scores of the same model. The default suits all-MiniLM-L6-v2. For a batch: the ``levels`` of
+            `scoreshield.release_batch`.
+        names: For a batch, as in `scoreshield.release_batch`. For a hit budget: a query goes down the levels until this
+            many records are named. By default the ``k`` of `search`, and ``k * hits / 4``, rounded up, if ``hits`` is
+            below 4.
         adjacency: For a hit budget: what ``epsilon`` is about, `scoreshield.Replacement` by default or
             `scoreshield.NullRecord`. The certificate states both.
         progress: As in `scoreshield.release_index`.
     """
 
     @clear_frames_on_error
-    @validate(mode=one_of(MODES), epsilon=check_epsilon, delta=check_delta, changes=one_of(CHANGES))
+    @validate(mode=one_of(MODES), epsilon=check_epsilon, delta=check_delta, changes=one_of(CHANGES), **WORTH_CHECKS)
     def __init__(
         self,
         store: Store | PinnedStore | ArrayLike,
         *,
         epsilon: float,
         delta: float = 0.0,
-        mode: Mode = "index",
+        mode: ModeOption = "index",
         ledger: AccountLike | None = None,
         mechanism: SearchMechanism | None = None,
         threshold: float | None = None,
@@ -145,6 +157,10 @@ class PrivateSearch:
         check_every: float | None = None,
         file: str | Path | None = None,
         progress: Progress | None = None,
+        k: int = 10,
+        queries: ArrayLike | int | None = None,
+        public_scores: QueryScores | None = None,
+        require_recall: float | None = None,
         hits: int | None = None,
         cuts: ArrayLike | PublicLevels | None = None,
         names: int | None = None,
@@ -174,15 +190,21 @@ class PrivateSearch:
             center=center,
             codebook=codebook,
             changes=changes,
+            k=k,
+            queries=check_queries(queries),
+            public_scores=public_scores,
+            require_recall=require_recall,
         )
-        kind = _SEARCHES[mode]
-        if changes == "public" and mode != "index":
-            raise InvalidInput("changes='public' is for mode='index'.")
-        kind.check_options(options)
+        if mode != "auto":
+            check_mode(mode, options)
         records = pin_store(store, pin, check_every)
         identities = IdentityMap(identity_of, centroids, records.pin, fixes_owners=rng is None)
+        self.choice: ModeChoice | None = None
+        if mode == "auto":
+            self.choice = choose_mode(options, records, identities)
+            mode, options = self.choice.mode, self.choice.options
         self.mode: Mode = mode
-        search = kind(options, records, identities)
+        search = SEARCHES[mode](options, records, identities)
         self._search: BaseSearch = search  # before it starts: a callback may ask this object while an index is made
         self._run(search.start)
 
@@ -196,13 +218,16 @@ class PrivateSearch:
     @classmethod
     def _wrap(cls, search: LoadedIndexSearch) -> PrivateSearch:
         private = cls.__new__(cls)
-        private.mode, private._search = search.mode, search
+        private.mode, private._search, private.choice = search.mode, search, None
         return private
 
     def __repr__(self) -> str:
         # An error tracker may show an object whose constructor raised an error.
         search: BaseSearch | None = vars(self).get("_search")
-        return f"<PrivateSearch of {'nothing yet: mode None, version 0' if search is None else search.summarize()}>"
+        choice: ModeChoice | None = vars(self).get("choice")
+        why = "" if choice is None else f"; {choice.sentence}"
+        summary = "nothing yet: mode None, version 0" if search is None else search.summarize()
+        return f"<PrivateSearch of {summary}{why}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A private search may hold private vectors and is not pickled; save() an index instead.")
@@ -238,6 +263,15 @@ class PrivateSearch:
         the epsilon between any two records. Research mode is not private, and counts as 0.
         """
         return self._search.spent
+
+    @property
+    @clear_frames_on_error
+    def worth(self) -> Worth | None:
+        """What the search is predicted to find among the best ``k``, from public facts; `Worth.sentence` says it.
+
+        None where the store could not be read yet, so that the number of records is unknown.
+        """
+        return self._search.worth
 
     @property
     def releases_scores(self) -> bool:
@@ -383,7 +417,7 @@ class PrivateSearch:
         return replace(hits, ids=tuple(hits.ids[place] for place in places), scores=scores, noisy=noisy)
 
     def facts(self, hits: Hits) -> dict[str, Any]:
-        """Collect what a framework's metadata says of the guarantee: small, public, ready for JSON."""
+        """Collect what a framework's metadata says of the guarantee and the worth: small, public, ready for JSON."""
         return self._search.describe(hits)
 
     @staticmethod

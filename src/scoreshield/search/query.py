@@ -11,7 +11,7 @@ from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.releases.pipeline import PendingRelease
 from scoreshield.releases.results import ScoreRelease
 from scoreshield.releases.scores import prepare_scores
-from scoreshield.search.base import Float, SearchOptions
+from scoreshield.search.base import Float, Reading, SearchOptions
 from scoreshield.search.batch import PerQuerySearch, Ranking
 
 
@@ -19,6 +19,7 @@ class QuerySearch(PerQuerySearch):
     """Release all n scores of each query, as `scoreshield.release_scores` does."""
 
     mode = "query"
+    adviser_kind = "query"
     releases_scores = True
 
     @classmethod
@@ -37,10 +38,13 @@ class QuerySearch(PerQuerySearch):
             epsilon=options.epsilon,
             delta=options.delta,
             mechanism=mechanism,
+            for_="ranking" if mechanism == "auto" else "values",
+            k=options.k,
+            public_scores=options.public_scores,
             adjacency=adjacency,
             score_range=options.score_range,
             rng=rng,
         )
 
-    def rank(self, release: ScoreRelease) -> Ranking:
-        return Ranking(release.noisy, release.top_k, release.guarantee)
+    def rank(self, release: ScoreRelease, reading: Reading) -> Ranking:
+        return Ranking(release.noisy, release.top_k, reading)

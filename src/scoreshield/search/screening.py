@@ -14,7 +14,7 @@ from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.releases.matches import prepare_matches
 from scoreshield.releases.pipeline import PendingRelease
 from scoreshield.releases.results import MatchRelease
-from scoreshield.search.base import Float, SearchOptions
+from scoreshield.search.base import Float, Reading, SearchOptions
 from scoreshield.search.batch import PerQuerySearch, Ranking
 
 
@@ -22,6 +22,7 @@ class ScreeningSearch(PerQuerySearch):
     """Release which records pass a threshold, as `scoreshield.release_matches` does."""
 
     mode = "screening"
+    adviser_kind = "screening"
 
     @classmethod
     def check_options(cls, options: SearchOptions) -> None:
@@ -53,14 +54,14 @@ class ScreeningSearch(PerQuerySearch):
             rng=rng,
         )
 
-    def rank(self, release: MatchRelease) -> Ranking:
+    def rank(self, release: MatchRelease, reading: Reading) -> Ranking:
         matches = release.indices
         if not self.releases_scores:
-            return Ranking(None, lambda k, _: matches[:k], release.guarantee)
+            return Ranking(None, lambda k, _: matches[:k], reading)
         noisy = np.full(release.guarantee.shape[0], -np.inf)
         noisy[release.candidates] = release.noisy
 
         def rank(k: int, threshold: float | None) -> NDArray[np.intp]:
             return matches[:k] if threshold is None else matches[noisy[matches] >= threshold][:k]
 
-        return Ranking(noisy, rank, release.guarantee)
+        return Ranking(noisy, rank, reading)

@@ -1,0 +1,196 @@
+"""The worth of a release: its law from the guarantee, the prediction against simulation, and what it may depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.decisions.laws import TableLaw, find_noise_std, find_score_law
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.worth import check_recall, find_population, predict_worth
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.anchors import AnchoredLaw
+from scoreshield.privacy.hit_budget import HitBudget, name_records
+from scoreshield.privacy.sampling.stream import open_stream
+from scoreshield.search.hits import state_guarantee
+
+RNG = np.random.default_rng(7)
+RECORDS, DIMENSION = 400, 160
+ROWS = RNG.standard_normal((RECORDS, DIMENSION))
+ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)
+#: Each query is near one record.
+PAIRS = np.column_stack([np.arange(60), RNG.permutation(RECORDS)[:60]])
+QUERIES = ROWS[PAIRS[:, 1]] + 1.2 * RNG.standard_normal((60, DIMENSION)) / np.sqrt(DIMENSION)
+QUERIES /= np.linalg.norm(QUERIES, axis=1, keepdims=True)
+SCORES = np.clip(QUERIES @ ROWS.T, -1, 1)
+
+
+@pytest.fixture(scope="module")
+def public() -> QueryScores:
+    return QueryScores(SCORES, PAIRS, origin="sixty public queries")
+
+
+def measure(release_of: object, k: int = 5, seeds: int = 6) -> float:
+    """Measure recall over seeds; a release gives the best records of one query."""
+    found = [
+        PAIRS[q, 1] in release_of(q, np.random.default_rng([seed, q]))[:k]  # type: ignore[operator]
+        for seed in range(seeds)
+        for q in range(60)
+    ]
+    return float(np.mean(found))
+
+
+class TestLaws:
+    def test_scores(self) -> None:
+        release = ss.release_scores(ROWS, QUERIES[0], epsilon=5, mechanism="laplace", rng=1)
+        assert find_score_law(release.guarantee) == release.guarantee.noise
+        assert find_noise_std(release.guarantee) == release.guarantee.noise_std
+
+    def test_index(self) -> None:
+        whole = ss.release_index(ROWS, epsilon=20, rng=1).guarantee
+        part = ss.release_index(ROWS, epsilon=20, components=8, rng=1).guarantee
+        assert find_noise_std(whole) == pytest.approx(whole.details["score_std"])
+        assert find_noise_std(part) == pytest.approx(np.hypot(part.details["score_std"], 8**-0.5))
+
+    def test_anchored(self) -> None:
+        """Windows have a law, and no standard deviation: they end below the best scores."""
+        with pytest.warns(ss.TailShapeWarning):
+            guarantee = ss.release_scores(ROWS, QUERIES[0], epsilon=12, mechanism="anchored", rng=1).guarantee
+        assert isinstance(find_score_law(guarantee), AnchoredLaw)
+        assert find_noise_std(guarantee) is None
+
+    @pytest.mark.parametrize("refine", [0.0, 0.5])
+    def test_screening(self, refine: float) -> None:
+        """The law of a screening gives the share of records that are released above any score."""
+        threshold, count = 0.3, 3000
+        law, seen = None, []
+        for seed in range(count // RECORDS):
+            release = ss.release_matches(ROWS, QUERIES[0], threshold, epsilon=3, refine=refine, rng=seed)
+            law = find_score_law(release.guarantee)
+            noisy = np.full(RECORDS, -np.inf)
+            noisy[release.candidates] = release.noisy if refine else 1.0
+            seen.append(noisy)
+        assert law is not None
+        for least in (0.35, 0.6, 0.9) if refine else (threshold,):
+            expected = np.asarray(law.exceed(np.full(RECORDS, least), SCORES[0])).sum() * len(seen)
+            deviation = 5.5 * np.sqrt(expected) + (0.05 * expected if refine else 0)
+            assert abs(float((np.array(seen) > least).sum()) - expected) < deviation
+
+    def test_hits(self) -> None:
+        """The law of a hit budget is that of the first query: the shares of the levels are those that are drawn."""
+        budget, cuts = HitBudget.split(6.0, 1), np.array([0.2, 0.4, 0.6])
+        law = find_score_law(state_guarantee(budget, cuts, ss.Replacement(), RECORDS, 6.0, 0))
+        assert isinstance(law, TableLaw)
+        np.testing.assert_allclose(law.probabilities.sum(axis=1), 1)
+        for level in range(4):
+            levels, used = np.full(40_000, level), np.zeros(40_000, dtype=np.uint8)
+            asked = np.ones(40_000, dtype=bool)
+            drawn = name_records(budget, open_stream(level), levels, used, asked, rounds=3, enough=10**9)
+            shares = np.bincount(drawn, minlength=4) / 40_000
+            assert np.abs(shares - law.probabilities[level]).max() < 5.5 * 0.5 / 200
+
+    def test_no_search(self) -> None:
+        gram = ss.release_gram(ROWS[:20], epsilon=5, delta=1e-5, rng=1)
+        assert find_score_law(gram.guarantee) is None
+        with pytest.raises(InvalidInput, match="answers no search"):
+            predict_worth(gram.guarantee)
+
+
+class TestPrediction:
+    @pytest.mark.parametrize("epsilon", [12.0, 20.0, 32.0])
+    def test_index(self, public: QueryScores, epsilon: float) -> None:
+        """The prediction is that of real indexes; a noise that is wrong by a third would be found."""
+        seeds = 12
+        indexes = [ss.release_index(ROWS, epsilon=epsilon, rng=seed) for seed in range(seeds)]
+        found = np.mean(
+            [[PAIRS[q, 1] in row for q, row in enumerate(one.search(QUERIES, 5).indices)] for one in indexes]
+        )
+        worth = indexes[0].worth(5, public_scores=public)
+        assert abs(worth.recall - found) < 0.04
+        assert worth.error < 0.2
+        near_miss = public.predict_recall(indexes[0].score_std * 1.33, k=5).value
+        assert abs(near_miss - found) > 0.06
+
+    def test_query(self, public: QueryScores) -> None:
+        def release(q: int, rng: np.random.Generator) -> list[int]:
+            made = ss.release_scores(
+                ROWS, QUERIES[q], epsilon=6, mechanism="auto", for_="ranking", k=5, public_scores=public, rng=rng
+            )
+            found.append(made.guarantee)
+            return made.top_k(5).tolist()
+
+        found: list[ss.Guarantee] = []
+        recall = measure(release)
+        worth = predict_worth(found[0], k=5, dimension=DIMENSION, public_scores=public)
+        assert abs(worth.recall - recall) < 0.09  # 360 draws: 3.4 standard errors at most
+        assert (
+            worth.recall
+            > 2
+            * predict_worth(
+                ss.release_scores(ROWS, QUERIES[0], epsilon=6, mechanism="staircase", rng=0).guarantee,
+                k=5,
+                dimension=DIMENSION,
+                public_scores=public,
+            ).recall
+        )
+
+    def test_batch(self, public: QueryScores) -> None:
+        batch = ss.release_batch(ROWS, QUERIES[:20], epsilon=10, k=5, rng=1)
+        worth = batch.worth(5, public_scores=public)
+        assert 0.5 < worth.recall < worth.clean
+        weak = ss.release_batch(ROWS, QUERIES[:20], epsilon=2, k=5, rng=1).worth(5, public_scores=public)
+        assert not weak.is_useful
+
+    def test_codebook(self, public: QueryScores) -> None:
+        """A codebook that is like the records is worth more than one that is not."""
+        near = ss.PublicCodebook(ROWS[::2] + 0.1 * RNG.standard_normal((RECORDS // 2, DIMENSION)))
+        index = ss.release_index(ROWS, epsilon=12, codebook=near, rng=1)
+        assert 0 < index.worth(5, public_scores=public).recall < 1
+
+    def test_few_records(self) -> None:
+        """Where all records are returned, everything is found, whatever the noise."""
+        worth = ss.release_index(ROWS[:8], epsilon=0.5, rng=1).worth(10)
+        assert (worth.recall, worth.error, worth.is_useful) == (1.0, 0.0, True)
+
+    def test_unknown_population(self, public: QueryScores) -> None:
+        """Without public scores the error is larger, and the sentence says why."""
+        index = ss.release_index(ROWS, epsilon=30, rng=1)
+        known, unknown = index.worth(5, public_scores=public), index.worth(5)
+        assert unknown.error > 2 * known.error
+        assert "sixty public queries" in known.sentence
+        assert "another model" in unknown.sentence
+        assert str(known) == known.sentence
+        assert find_population(None, 384).is_known
+        assert not find_population(None, 385).is_known
+
+    def test_public_facts_alone(self) -> None:
+        """Other records of the same shape have the same worth, in every number and word."""
+        others = np.random.default_rng(99).standard_normal(ROWS.shape)
+        for make in (
+            lambda rows: ss.release_index(rows, epsilon=9, rng=1).worth(5),
+            lambda rows: ss.release_batch(rows, QUERIES[:9], epsilon=9, k=5, rng=1).worth(5),
+            lambda rows: predict_worth(ss.release_matches(rows, QUERIES[0], 0.4, epsilon=5, rng=1).guarantee, k=5),
+        ):
+            assert make(ROWS) == make(others)
+
+    def test_top_k(self) -> None:
+        """The selection of the best records is predicted by the exponential mechanism."""
+        guarantee = ss.release_top_k(ROWS, QUERIES[0], 3, epsilon=20, rng=1).guarantee
+        worth = predict_worth(guarantee, k=3, dimension=DIMENSION)
+        assert (worth.records, worth.k) == (RECORDS, 3)
+        assert 0 < worth.recall < worth.clean
+
+    def test_required(self) -> None:
+        worth = ss.release_index(ROWS, epsilon=5, rng=1).worth(5)
+        check_recall(worth, None)
+        check_recall(worth, worth.recall)
+        with pytest.raises(InvalidInput, match="nothing was released or charged"):
+            check_recall(worth, worth.recall + 1e-9)
+
+    def test_bad_input(self) -> None:
+        index = ss.release_index(ROWS, epsilon=5, rng=1)
+        with pytest.raises(InvalidInput, match="'k' parameter"):
+            index.worth(0)
+        with pytest.raises(InvalidInput, match="QueryScores of public scores, or None"):
+            index.worth(5, public_scores=SCORES)  # type: ignore[arg-type]

@@ -1,0 +1,303 @@
+"""What a search is worth: stated before a charge, from public facts alone. The choice of a mode, and scores of hits."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.errors import InvalidInput, UselessRelease
+from scoreshield.privacy.ledger import Ledger
+from scoreshield.privacy.ledger.accounts import Account
+from scoreshield.search import Hits, PrivateSearch
+
+RNG = np.random.default_rng(17)
+N, DIMENSION = 1_500, 384
+ROWS = RNG.standard_normal((N, DIMENSION)).astype(np.float32)
+QUERIES = (ROWS[:12] + 0.8 * RNG.standard_normal((12, DIMENSION))).astype(np.float32)
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Account:
+    return Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=200.0, delta=1e-6).account("people")
+
+
+def make_options(mode: str, account: Account | None = None) -> dict[str, Any]:
+    options: dict[str, Any] = {"mode": mode}
+    if mode == "screening":
+        options["threshold"] = 0.4
+    if mode == "batch":
+        options["queries"] = QUERIES
+    return options | ({} if account is None else {"ledger": account})
+
+
+MODES = ("index", "query", "screening", "hits", "batch")
+
+
+class TestWarning:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_before_charge(self, mode: str, account: Account) -> None:
+        """A search that would rank by noise says so before anything is charged, and names a change that helps."""
+        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; .*(finds|helps?)") as caught:
+            PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
+        assert len(caught) == 1
+        assert __file__ in caught[0].filename  # it points at the caller's line
+        spent = account.spent
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            with pytest.raises(UselessRelease):
+                PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
+        assert account.spent == spent
+
+    def test_first_line_of_the_readme(self) -> None:
+        with pytest.warns(UselessRelease, match=r"At epsilon 8 an index ranks mostly by noise.*mode='query'"):
+            hits = PrivateSearch(ROWS, epsilon=8).search(QUERIES[0], k=4)
+        assert hits.worth is not None
+        assert not hits.worth.is_useful
+
+    def test_suggestions_help(self, account: Account) -> None:
+        """What the warning suggests is predicted to be useful, and gives no warning itself."""
+        with pytest.warns(UselessRelease) as caught:
+            PrivateSearch(ROWS, epsilon=3, ledger=account)
+        text = str(caught[0].message)
+        larger = float(text.split("epsilon ")[-1].split(" ")[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            search = PrivateSearch(ROWS, epsilon=larger)
+            assert search.worth is not None
+            assert search.worth.is_useful
+
+    def test_k_of_a_query(self, account: Account) -> None:
+        """A query with another k than stated is predicted before its charge."""
+        search = PrivateSearch(ROWS, epsilon=5, mode="query", k=100, ledger=account)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            with pytest.raises(UselessRelease, match="the best 1 of"):
+                search.search(QUERIES[0], 1)
+        assert account.spent == 0
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_toy_collections(self, mode: str, account: Account) -> None:
+        """Where all records are returned, there is nothing to warn of."""
+        options = make_options(mode, account)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            search = PrivateSearch(ROWS[:10], epsilon=0.5, **options)
+            search.search(QUERIES[0])
+        assert search.worth is not None
+        assert search.worth.recall == 1
+
+    def test_research_and_files(self, tmp_path: Path) -> None:
+        """Research mode costs nothing, and neither does an index from a file."""
+        with pytest.warns(UselessRelease):
+            PrivateSearch(ROWS, epsilon=8, file=tmp_path / "index.npz")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            loaded = PrivateSearch(ROWS, epsilon=8, file=tmp_path / "index.npz")
+            assert not PrivateSearch(ROWS, epsilon=8, rng=1).worth.is_useful
+        assert loaded.worth == PrivateSearch.load(tmp_path / "index.npz").worth
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_require_recall(self, mode: str, account: Account) -> None:
+        with pytest.raises(InvalidInput, match=r"A recall of 0.9 is required, and .* nothing was released or charged"):
+            PrivateSearch(ROWS, epsilon=2, require_recall=0.9, **make_options(mode, account))
+        assert account.spent == 0
+        assert PrivateSearch(ROWS, epsilon=200, require_recall=0.1, rng=1, **make_options(mode)).worth.recall > 0.1
+
+    def test_releases(self, account: Account) -> None:
+        """The release functions warn and stop too."""
+        with pytest.warns(UselessRelease, match="an index ranks mostly by noise"):
+            ss.release_index(ROWS, epsilon=5)
+        with pytest.warns(UselessRelease, match="a batch ranks mostly by noise"):
+            ss.release_batch(ROWS, QUERIES, epsilon=2, k=5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            ss.release_index(ROWS, epsilon=5, use="pairs")
+        for make in (
+            lambda: ss.release_index(ROWS, epsilon=5, require_recall=0.5, ledger=account),
+            lambda: ss.release_batch(ROWS, QUERIES, epsilon=2, k=5, require_recall=0.5, ledger=account),
+            lambda: ss.release_scores(
+                ROWS, QUERIES[0], epsilon=8, mechanism="staircase", require_recall=0.5, ledger=account
+            ),
+            lambda: ss.release_matches(ROWS, QUERIES[0], 0.4, epsilon=1, require_recall=0.5, ledger=account),
+            lambda: ss.release_top_k(ROWS, QUERIES[0], 5, epsilon=8, require_recall=0.5, ledger=account),
+        ):
+            with pytest.raises(InvalidInput, match=r"A recall of 0\.5 is required"):
+                make()
+        assert account.spent == 0
+
+
+class TestPublicFacts:
+    @pytest.mark.parametrize("mode", [*MODES, "auto"])
+    def test_other_records(self, mode: str) -> None:
+        """Other records of the same shape have the same worth, warning and choice, in every word."""
+        others = np.random.default_rng(5).standard_normal(ROWS.shape).astype(np.float32)
+        others[:1_000] = QUERIES[0]  # near the first query, as the records are not
+        found = []
+        for rows in (ROWS, others):
+            options = make_options(mode) | ({"rng": 1} if mode in ("query", "screening", "auto") else {})
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                search = PrivateSearch(rows, epsilon=4, **options)
+            texts = [str(one.message) for one in caught if issubclass(one.category, UselessRelease)]
+            found.append((search.worth, texts, search.mode, None if search.choice is None else search.choice.sentence))
+        assert found[0] == found[1]
+
+    def test_other_numbers(self) -> None:
+        """The near miss: another number of records is a public fact, and changes the worth."""
+        few, many = (PrivateSearch(ROWS[:count], epsilon=30, rng=1).worth for count in (300, N))
+        assert few.recall > many.recall
+
+
+class TestAuto:
+    def test_what_the_caller_has(self, account: Account) -> None:
+        """Without a ledger there is an index; with one, single queries; with known queries, a batch."""
+        alone = PrivateSearch(ROWS, epsilon=8, mode="auto", max_epsilon=8)
+        assert (alone.mode, account.spent) == ("index", 0)
+        per_query = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account)
+        assert (per_query.mode, account.spent) == ("query", 0)
+        known = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=QUERIES)
+        assert known.mode == "batch"
+        assert account.spent == pytest.approx(8)
+        for search in (alone, per_query, known):
+            assert search.choice is not None
+            assert search.choice.sentence in repr(search)
+            assert search.choice.worth == search.worth
+            assert str(search.choice) == search.choice.sentence
+        assert "each query costs epsilon 8" in repr(per_query)
+
+    def test_price(self, account: Account) -> None:
+        """An index that is nearly as good is cheaper, and a ledger that does not cover the queries rules them out."""
+        assert PrivateSearch(ROWS, epsilon=190, mode="auto", ledger=account).mode == "index"
+        with pytest.warns(UselessRelease):
+            assert PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=1_000).mode == "index"
+
+    def test_codebook(self) -> None:
+        """A codebook of the same kind is taken if it is predicted to be better, and no other."""
+        words = ROWS[:700] + 0.05 * np.random.default_rng(3).standard_normal((700, DIMENSION))
+        book = ss.PublicCodebook(words)
+        search = PrivateSearch(ROWS, epsilon=12, mode="auto", codebook=book, rng=1, score_range=(-1, 1))
+        assert search.choice is not None
+        names = [name for name, _ in search.choice.candidates]
+        assert set(names) == {"an index over the codebook", "an index", "a release per query"}
+        values = [worth.recall for _, worth in search.choice.candidates]
+        assert values == sorted(values, reverse=True)
+
+    def test_range_and_threshold(self) -> None:
+        """Options of one mode rule out the modes that do not take them, or add a candidate."""
+        ranged = PrivateSearch(ROWS, epsilon=8, mode="auto", rng=1, score_range=(0, 0.8))
+        assert [name for name, _ in ranged.choice.candidates] == ["a release per query"]
+        screened = PrivateSearch(ROWS, epsilon=8, mode="auto", rng=1, threshold=0.4)
+        assert "a screening per query" in [name for name, _ in screened.choice.candidates]
+
+    def test_nothing_fits(self) -> None:
+        with pytest.raises(InvalidInput, match="An index has no score range"):
+            PrivateSearch(ROWS, epsilon=8, mode="auto", score_range=(0, 0.8))
+        with pytest.raises(InvalidInput, match="'queries' parameter"):
+            PrivateSearch(ROWS, epsilon=8, mode="auto", queries=[1.0, 2.0])
+        with pytest.raises(InvalidInput, match="'queries' is for mode='batch' and mode='auto'"):
+            PrivateSearch(ROWS, epsilon=8, queries=QUERIES)
+        with pytest.raises(InvalidInput, match="Mode 'batch' needs the public 'queries'"):
+            PrivateSearch(ROWS, epsilon=8, mode="batch", queries=3)
+
+    def test_public_scores(self) -> None:
+        """Public scores decide: where relevant scores are not above the others, nothing is found by any mode."""
+        rng = np.random.default_rng(1)
+        scores = rng.normal(0.1, 0.1, (40, 500))
+        scores[:, 0] = 0.95
+        pairs = np.column_stack([np.arange(40), np.zeros(40, dtype=int)])
+        easy = QueryScores(scores.clip(-1, 1), pairs, origin="easy")
+        search = PrivateSearch(ROWS, epsilon=20, mode="auto", rng=1, public_scores=easy)
+        assert search.mode == "index"  # which suffices where relevant records are so near
+        assert PrivateSearch(ROWS, epsilon=20, mode="auto", rng=1).mode == "query"
+
+
+class TestBatchMode:
+    def test_answers(self, account: Account) -> None:
+        """A batch answers its own queries, as release_batch does, for one charge."""
+        search = PrivateSearch(ROWS, epsilon=12, mode="batch", queries=QUERIES, k=5, rng=3)
+        batch = ss.release_batch(ROWS, QUERIES, epsilon=12, k=5, rng=np.random.default_rng(3))
+        for number in range(3):
+            hits = search.search(QUERIES[number], 5)
+            assert hits.ids == tuple(batch.search(number, 5).indices.tolist())
+            assert hits.ids[0] == number
+        paid = PrivateSearch(ROWS, epsilon=12, mode="batch", queries=QUERIES, ledger=account)
+        paid.search_batch(QUERIES, 3)
+        assert account.spent == pytest.approx(12)
+        assert paid.spent == 12
+        assert paid.guarantee.regime == "batch"
+        assert paid.stale is False
+
+    def test_filters(self) -> None:
+        search = PrivateSearch(ROWS, epsilon=30, mode="batch", queries=QUERIES, rng=3)
+        search.hide([0])
+        assert 0 not in search.search(QUERIES[0], 50).ids
+        assert all(one % 2 == 0 for one in search.search(QUERIES[0], 50, where=lambda one: one % 2 == 0).ids)
+        assert len(search.search(QUERIES[0], 50, threshold=2.0)) == 0
+
+    def test_rejections(self) -> None:
+        search = PrivateSearch(ROWS, epsilon=30, mode="batch", queries=QUERIES, rng=3)
+        with pytest.raises(InvalidInput, match="not one of the 'queries'"):
+            search.search(ROWS[100])
+        with pytest.raises(InvalidInput, match="not refreshed"):
+            search.refresh()
+        with pytest.raises(InvalidInput, match="release_batch makes a batch that has save"):
+            search.save("x.npz")
+        for options, says in (
+            ({"delta": 1e-6}, "'delta' parameter"),
+            ({"mechanism": "privunit"}, "leave 'mechanism' out"),
+            ({"hits": 2}, "'hits' and 'adjacency'"),
+            ({"score_range": (0, 0.8)}, "has no score range"),
+            ({"file": "x.npz"}, "'components' and 'file'"),
+            ({"threshold": 0.3}, "'threshold' is for mode='screening'"),
+        ):
+            with pytest.raises(InvalidInput, match=says):
+                PrivateSearch(ROWS, epsilon=30, mode="batch", queries=QUERIES, rng=3, **options)
+
+
+class TestHits:
+    def test_scores_are_readable(self) -> None:
+        """At an epsilon where all released scores are above 1, the scores differ and lie in the range."""
+        hits = PrivateSearch(ROWS, epsilon=6, rng=1).search(QUERIES[5], 10)
+        assert hits.scores is not None
+        assert hits.noisy is not None
+        assert (hits.noisy > 1).all()  # clipped, each would be 1.0
+        assert hits.scores.max() < 0.5
+        assert len(set(hits.scores.round(6))) > 5
+        assert (np.diff(hits.scores) <= 0).all()
+        assert hits.noise_std == pytest.approx(PrivateSearch(ROWS, epsilon=6, rng=1)._search.index.release.score_std)
+
+    def test_other_models(self) -> None:
+        """For a model of another dimension the range alone is known, and scores are still below 1."""
+        hits = PrivateSearch(ROWS[:, :100], epsilon=6, rng=1).search(QUERIES[5][:100], 10)
+        assert hits.scores.max() < 1
+        assert len(set(hits.scores.round(6))) > 5
+
+    def test_little_noise(self) -> None:
+        """With little noise, scores are the clean cosines."""
+        hits = PrivateSearch(ROWS, epsilon=400, mode="query", mechanism="staircase", rng=1).search(QUERIES[0], 5)
+        unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+        clean = unit @ QUERIES[0] / np.linalg.norm(QUERIES[0])
+        np.testing.assert_allclose(hits.scores, np.sort(clean)[::-1][:5], atol=0.01)
+
+    def test_table(self) -> None:
+        hits = PrivateSearch(ROWS, epsilon=30, rng=1).search(QUERIES[0], 3)
+        lines = str(hits).splitlines()
+        assert lines[0].split() == ["id", "score", "released"]
+        assert lines[1].split()[:2] == ["1", str(hits.ids[0])]
+        assert f"± {hits.noise_std:.2f}" in lines[1]
+        assert lines[-1] == hits.worth.sentence
+        assert str(Hits((), None, None, None, 1)) == "No hits."
+        names = PrivateSearch(ROWS, epsilon=9, mode="screening", threshold=0.4, rng=1).search(QUERIES[0], 3)
+        assert "score" not in str(names).splitlines()[0]
+
+    def test_facts(self) -> None:
+        search = PrivateSearch(ROWS, epsilon=30, rng=1)
+        facts = json.loads(json.dumps(search.facts(search.search(QUERIES[0]))))
+        assert facts["worth"].keys() == {"recall", "error", "clean", "k", "records", "is_useful"}
