@@ -8,7 +8,7 @@ from __future__ import annotations
 import scoreshield as ss
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
-from scoreshield.plan.choice import make_staircase_profile
+from scoreshield.plan.candidates import make_staircase_profile
 
 
 def main() -> None:

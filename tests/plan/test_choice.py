@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import scoreshield as ss
 from scoreshield import decisions, plan
+from scoreshield._formatting import format_rate
+from scoreshield.decisions import QueryScores
 from scoreshield.decisions.models import parse_score_model
 from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
 
@@ -61,13 +62,24 @@ def test_attack_bound_ranking(bound: dict[str, float]) -> None:
 def test_verification_is_what_decisions_say() -> None:
     """Verification is what decisions say."""
     far, near = parse_score_model("normal:0,0.1"), parse_score_model("normal:0.55,0.14")
+    assert far is not None
+    assert near is not None
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, delta=1e-6)
-    best = next(candidate for candidate in made.candidates if candidate.mechanism != "accept bit")
-    assert (best.mechanism, best.score_range) == ("staircase", (0.0, 0.8))
-    law = ss.StaircaseNoise.calibrate(8, 0.8)
-    told = decisions.roc(near.clamp(0, 0.8), far.clamp(0, 0.8), law).tpr_at(0.01)
-    assert best.utility == pytest.approx(told, abs=1e-6)
     assert made.source == "parameters"
+    for name in ("staircase", "laplace", "gaussian"):
+        row = by_name(made, name)
+        width = row.score_range[1] - row.score_range[0]
+        law = {
+            "staircase": ss.StaircaseNoise.calibrate(8, width),
+            "laplace": ss.LaplaceNoise.calibrate(8, width),
+            "gaussian": ss.GaussianNoise(ss.calibrate(8, 1e-6, width)),
+        }[name]
+        told = decisions.roc(near.clamp(*row.score_range), far.clamp(*row.score_range), law).tpr_at(0.01)
+        assert row.utility == pytest.approx(told, abs=1e-3)
+    assert by_name(made, "gaussian").score_range == (-1.0, 1.0)
+    asked = plan.choose("verification", far, near, target_fmr=0.01, epsilon=8, ranges=[(0.0, 0.8)])
+    assert by_name(asked, "staircase").score_range == (0.0, 0.8)
+    assert by_name(made, "staircase").utility > by_name(asked, "staircase").utility - 1e-3
 
 
 def test_retrieval_prefers_levels() -> None:
@@ -75,17 +87,19 @@ def test_retrieval_prefers_levels() -> None:
     rng = np.random.default_rng(1)
     far, near = rng.normal(0.06, 0.1, 20_000), rng.normal(0.55, 0.14, 3_000).clip(-1, 1)
     made = plan.choose("retrieval", far, near, records=5000, k=10, epsilon=8, source="public", ranges=[(0.0, 0.8)])
-    assert made.chosen.mechanism.startswith("randomised response on")
-    assert made.floor == pytest.approx(math.log(5000 * made.chosen.utility / 10))
-    assert made.answer.startswith(f"Below epsilon {made.floor:.3g} no mechanism at all reaches that.")
+    assert by_name(made, "staircase").score_range == (0.0, 0.8)
+    assert made.floor == pytest.approx(math.log(5000 * max(row.utility for row in made.candidates) / 10))
+    assert made.impossible.startswith(f"Below epsilon {made.floor:.3g} no mechanism at all reaches")
+    assert made.answer.startswith(made.impossible)
+    assert made.answer.endswith(made.caution)
     assert by_name(made, "selection of the k best").utility < 0.05
 
 
 def test_many_queries_prefer_an_index() -> None:
     """Many queries prefer an index."""
-    one = plan.choose("many queries", epsilon=10, delta=1e-6, queries=1, dimension=384)
+    one = plan.choose("many-queries", epsilon=10, delta=1e-6, queries=1, dimension=384)
     assert one.chosen.mechanism == "staircase, query by query"
-    many = plan.choose("many queries", epsilon=10, delta=1e-6, queries=100, dimension=384)
+    many = plan.choose("many-queries", epsilon=10, delta=1e-6, queries=100, dimension=384)
     assert many.chosen.mechanism == "privunit index"
     assert many.chosen.utility == pytest.approx(0.304, abs=0.002)
     index, separate = (by_name(many, f"gaussian{name}").utility for name in (" index", ", query by query"))
@@ -109,7 +123,7 @@ def test_gram_from_index() -> None:
 
 def test_an_operating_point_is_a_histogram() -> None:
     """An operating point is a histogram."""
-    made = plan.choose("operating point", epsilon=1, records=4000)
+    made = plan.choose("operating-point", epsilon=1, records=4000)
     rng = np.random.default_rng(2)
     rows, query = rng.standard_normal((4000, 16)), rng.standard_normal(16)
     scores = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
@@ -133,6 +147,10 @@ def test_an_operating_point_is_a_histogram() -> None:
         ({"need": "many queries", "epsilon": 1}, "dimension"),
         ({"need": "operating point", "epsilon": 1}, "number of records"),
         ({"need": "retrieval", "epsilon": 1, "k": 1, "benchmark": 3}, "'benchmark'"),
+        ({"need": "scores", "epsilon": 1, "k": 10}, "does not use k"),
+        ({"need": "scores", "epsilon": 1, "target_fmr": 0.1, "queries": 5}, "target_fmr and queries"),
+        ({"need": "retrieval", "epsilon": 1, "target_fmr": 0.1}, "does not use target_fmr"),
+        ({"need": "gram", "epsilon": 1, "target": 0.5}, "does not use target"),
     ],
 )
 def test_bad_choices(arguments: dict[str, object], says: str) -> None:
@@ -142,33 +160,170 @@ def test_bad_choices(arguments: dict[str, object], says: str) -> None:
         plan.choose(need, **arguments)  # type: ignore[arg-type]
 
 
-# Recall of a benchmark
+# Search, query by query
 
 
-def test_predictions_hold_on_real_abstracts(shared_data: Path) -> None:
-    """SciFact: the predicted recall of each mechanism within 5 % of what releases reach."""
-    with np.load(shared_data / "scifact_minilm.npz") as file:
-        records, queries, pairs = file["doc_emb"], file["query_emb"], file["qrels"]
-    scores = (queries @ records.T).astype(np.float64)
-    wanted: dict[int, set[int]] = {}
-    for query, record in pairs:
-        wanted.setdefault(int(query), set()).add(int(record))
-    table = ss.randomised_response(8, [0.4, 0.5, 0.6])
-    cases = {
-        "staircase": (ss.StaircaseNoise.calibrate(12, 2.0), {"epsilon": 12, "mechanism": "staircase"}),
-        "levels": (table, {"epsilon": 8, "mechanism": table}),
-        "laplace": (ss.LaplaceNoise.calibrate(50, 2.0), {"epsilon": 50, "mechanism": "laplace"}),
+def make_benchmark(seed: int = 2, queries: int = 80, records: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of queries whose levels differ, with a relevant record each."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(0.05, 0.12, (queries, records)) + rng.normal(0, 0.05, (queries, 1))
+    pairs = np.stack([np.arange(queries), rng.integers(0, records, queries)], axis=1)
+    scores[pairs[:, 0], pairs[:, 1]] += rng.normal(0.45, 0.1, queries)
+    return scores.clip(-1, 1), pairs
+
+
+BENCHMARK = make_benchmark()
+
+
+def release_from_scores(row: np.ndarray, mechanism: object, seed: int, epsilon: float, **more: object) -> np.ndarray:
+    """Release scores of a query: rows in a plane have these cosines with it."""
+    rows = np.zeros((len(row), 384))
+    rows[:, 0], rows[:, 1] = row, np.sqrt(1 - row**2)
+    made = ss.release_scores(rows, np.eye(384)[0], epsilon=epsilon, mechanism=mechanism, rng=seed, **more)  # type: ignore[arg-type]
+    return made.top_k(5)
+
+
+def test_search_ranks_every_mechanism() -> None:
+    """Each mechanism has one row, an error and a call that can be made; the paper's is on the full range."""
+    made = plan.choose("retrieval", benchmark=BENCHMARK, k=5, epsilon=7, delta=1e-6, source="public")
+    names = {row.mechanism.split(" on ")[0] for row in made.candidates}
+    assert names == {
+        "gaussian",
+        "laplace",
+        "staircase",
+        "screening",
+        "randomised response",
+        "anchored windows",
+        "selection of the k best",
     }
-    for name, (law, contract) in cases.items():
-        told = decisions.recall_of_queries(scores, pairs, law, k=10)
-        seen = np.mean(
-            [
-                len(wanted[q] & set(ss.release_scores(records, queries[q], rng=q, **contract).top_k(10).tolist()))
-                / len(wanted[q])
-                for q in wanted
-            ]
+    assert len(made.candidates) == len(names)
+    assert by_name(made, "gaussian").score_range == (-1.0, 1.0)
+    assert all(row.error > 0 for row in made.candidates)
+    public = {name: getattr(ss, name) for name in ss.__all__ if not name.startswith("__")}
+    rng = np.random.default_rng(1)
+    rows, query = rng.standard_normal((200, 384)), rng.standard_normal(384)
+    for row in made.candidates:
+        release = eval(row.call, {"np": np, "rows": rows, "query": query, "public_scores": BENCHMARK[0], **public})
+        assert release.guarantee.epsilon == pytest.approx(row.epsilon, rel=1e-5)
+        assert release.guarantee.delta == row.delta
+    json.dumps(made.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("epsilon", [6.0, 9.0])
+def test_released_recall_is_within_the_error(epsilon: float) -> None:
+    """Tables, noise and windows, released for queries of the same population, keep what was predicted for them."""
+    asked = 100
+    made = plan.choose("retrieval", benchmark=BENCHMARK, k=5, epsilon=epsilon, asked=asked, source="public")
+    scores, pairs = make_benchmark(77, queries=asked)
+    public = {name: getattr(ss, name) for name in ss.__all__ if not name.startswith("__")}
+    checked = 0
+    for row in made.candidates:
+        if not row.call.startswith("release_scores"):
+            continue
+        found = eval(f"dict({row.call.split('rows, query, ')[1]}", {"np": np, "public_scores": BENCHMARK[0], **public})
+        named = [release_from_scores(scores[q], seed=q, **found) for q in range(asked)]
+        released = np.mean([pairs[q, 1] in named[q] for q in range(asked)])
+        assert abs(released - row.utility) <= 2.5 * row.error, row.mechanism  # nine in ten within one
+        checked += 1
+    assert checked == 4
+
+
+def test_cuts_are_not_judged_by_the_queries_that_chose_them() -> None:
+    """Without cross-fitting, cuts on few queries promise more than they keep on fresh ones."""
+    promised, kept = [], []
+    for seed in range(6):
+        scores, pairs = make_benchmark(seed, queries=24, records=300)
+        made = plan.choose("retrieval", benchmark=(scores, pairs), k=3, epsilon=6, source="public")
+        row = next(row for row in made.candidates if row.mechanism.startswith("randomised"))
+        cuts = eval(row.call.split("randomised_response(6, ")[1][:-2], {"np": np})
+        law = ss.randomised_response(6, cuts)
+        fresh = QueryScores(*make_benchmark(1000 + seed, queries=200, records=300))
+        kept.append(fresh.predict_recall(law, k=3).value)
+        promised.append(row.utility)
+        own = QueryScores(scores, pairs).predict_recall(law, k=3).value
+        assert row.utility <= own + 0.03
+    assert abs(np.mean(promised) - np.mean(kept)) < 0.06
+
+
+def test_more_records_keep_less() -> None:
+    few, many = (
+        plan.choose("retrieval", benchmark=BENCHMARK, k=5, epsilon=7, records=n, source="public") for n in (600, 20_000)
+    )
+    for row in few.candidates:
+        other = [one for one in many.candidates if one.mechanism.split(" on ")[0] == row.mechanism.split(" on ")[0]]
+        assert other[0].utility <= row.utility + 1e-9
+    assert "of 20,000" in many.metric
+    bound = 5 * math.exp(7) / 20_000
+    assert bound < 1
+    assert many.impossible == "" or many.chosen.utility <= bound
+
+
+def test_what_no_mechanism_can_do_comes_first() -> None:
+    """Below the bound for any mechanism, the first sentence states it, and a target above it raises an error."""
+    made = plan.choose("retrieval", benchmark=BENCHMARK, k=5, records=50_000, epsilon=7, source="public")
+    bound = 5 * math.exp(7) / 50_000
+    assert made.answer.startswith(f"With epsilon 7, no mechanism at all can have more than {format_rate(bound)}")
+    assert made.chosen.utility < bound
+    with pytest.raises(ss.InvalidInput, match=r"no mechanism at all reaches 50 %.*larger budget"):
+        plan.choose("retrieval", benchmark=BENCHMARK, k=5, records=50_000, epsilon=7, target=0.5, source="public")
+    short = plan.choose("retrieval", benchmark=BENCHMARK, k=5, epsilon=5, target=0.99, source="public")
+    assert "below the 99 %" in short.warnings[-1]
+    both = plan.choose("retrieval", benchmark=BENCHMARK, k=5, max_advantage=0.2, delta=1e-6, source="public")
+    assert both.chosen.utility <= 0.2 + 5 / 600
+    assert "gaussian bit" in [row.mechanism for row in both.candidates]
+
+
+def test_a_shift_is_the_last_word() -> None:
+    """Fixed levels depend on where scores lie, and windows do not."""
+    made = plan.choose("retrieval", benchmark=BENCHMARK, k=5, epsilon=7, source="public")
+    table = next(row for row in made.candidates if row.mechanism.startswith("randomised"))
+    windows = by_name(made, "anchored windows")
+    assert windows.shifted == (windows.utility, windows.utility)
+    assert table.shifted is not None
+    assert min(table.shifted) < table.utility - 0.005
+    assert "0.05" in made.caution
+
+
+def test_many_queries_of_a_search() -> None:
+    """Several queries share the contract: separate releases get a part, and a batch, an index and hits are ranked."""
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((400, 16))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    pairs = np.stack([np.arange(40), rng.integers(0, 400, 40)], axis=1)
+    queries = rows[pairs[:, 1]] + 0.15 * rng.standard_normal((40, 16))
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    codebook = ss.PublicCodebook(rng.standard_normal((64, 16)), source="random directions")
+    made = plan.choose(
+        "retrieval",
+        benchmark=(queries @ rows.T, pairs),
+        k=5,
+        epsilon=12,
+        delta=1e-6,
+        queries=40,
+        dimension=16,
+        codebook=codebook,
+        public_queries=queries,
+        source="public",
+    )
+    names = {row.mechanism for row in made.candidates}
+    assert {"batch", "hit budget", "privunit index", "gaussian index", "codebook index"} <= names
+    assert any(name.endswith("query by query") for name in names)
+    assert made.chosen.mechanism in ("batch", "privunit index", "hit budget")
+    assert by_name(made, "laplace, query by query").call.startswith("40 times release_scores(rows, query, epsilon=0.3,")
+    batch = by_name(made, "batch")
+    recalls = []
+    for seed in range(10):
+        release = ss.release_batch(
+            rows, queries, epsilon=12, k=5, levels=ss.PublicLevels.fit(queries @ rows.T), rng=seed
         )
-        assert seen == pytest.approx(told, rel=0.05), name
+        recalls.append(np.mean([pairs[q, 1] in release.search(q, 5).indices for q in range(40)]))
+    assert abs(np.mean(recalls) - batch.utility) <= batch.error
+    index = by_name(made, "privunit index")
+    recalls = []
+    for seed in range(10):
+        release = ss.release_index(rows, epsilon=index.epsilon, rng=seed)
+        recalls.append(np.mean([pairs[q, 1] in release.search(queries[q], 5).indices for q in range(40)]))
+    assert abs(np.mean(recalls) - index.utility) <= index.error
 
 
 def test_a_contract_of_an_advantage_and_an_epsilon() -> None:
@@ -205,3 +360,38 @@ def test_verification_considers_the_accept_bit() -> None:
     bit = ss.accept_bit(5, impostor=far, genuine=near, false_match_rate=0.01)
     assert found.chosen.utility == bit.true_match_rate
     assert found.chosen.advantage == bit.table.profile().advantage
+
+
+def test_verification_states_bounds_and_bad_scores() -> None:
+    rng = np.random.default_rng(1)
+    far, near = rng.normal(0, 0.1, 20_000).clip(-1, 1), rng.normal(0.55, 0.14, 5_000).clip(-1, 1)
+    made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=2, source="public")
+    bound = 0.01 * math.exp(2)
+    assert made.chosen.utility <= bound
+    assert made.impossible.startswith(f"With epsilon 2, no mechanism at all can have more than {format_rate(bound)}")
+    with pytest.raises(ss.InvalidInput, match="no mechanism at all reaches 90 %"):
+        plan.choose("verification", far, near, target_fmr=0.01, epsilon=2, target=0.9, source="public")
+    for pair, says in (
+        ((near, far), "exchange the two"),
+        ((far[:19], near), "at least 20"),
+        ((100 * far, near), "percentages"),
+        ((np.full(500, 0.2), near), "differ"),
+        ((np.append(far, np.nan), near), "finite"),
+    ):
+        with pytest.raises(ss.InvalidInput, match=says):
+            plan.choose("verification", *pair, target_fmr=0.1, epsilon=5, source="public")
+    for pair, says in (((near, far), "exchange the two"), ((far, near[:19]), "at least 20")):
+        with pytest.raises(ss.InvalidInput, match=says):
+            plan.choose("retrieval", *pair, records=1000, k=10, epsilon=5, source="public")
+    with pytest.raises(ss.InvalidInput, match="All 10 records"):
+        plan.choose("retrieval", far, near, records=10, k=10, epsilon=5, source="public")
+    with pytest.raises(ss.InvalidInput, match="not both"):
+        plan.choose("retrieval", far, near, benchmark=BENCHMARK, k=10, epsilon=5, source="public")
+    codebook = ss.PublicCodebook(np.eye(4))
+    with pytest.raises(ss.InvalidInput, match="public_queries"):
+        plan.choose("retrieval", benchmark=BENCHMARK, k=10, epsilon=5, queries=2, codebook=codebook, source="public")
+
+
+def test_old_names_of_needs() -> None:
+    made = plan.choose("operating point", epsilon=1, records=1000)  # type: ignore[arg-type]
+    assert made.need == "operating-point"

@@ -44,8 +44,6 @@ EXAMPLE = "scoreshield plan --impostor imp.csv --genuine gen.csv --target-fmr 0.
 
 _SCORES, _NEED, _CONTRACT, _CHOICES, _OUTPUT = "Scores", "Need", "Contract", "Gaussian noise", "Output"
 _FULL = (-1.0, 1.0)
-#: The needs as the command line spells them, and as the library does.
-_NEEDS = {need.replace(" ", "-"): need for need in NEEDS}
 _SEARCH_OPTIONS = {
     "--impostor",
     "--genuine",
@@ -70,8 +68,8 @@ _OPTIONS: dict[str, set[str]] = {
 def _parse_need(text: str) -> str:
     """Parse a need. A space counts as a hyphen."""
     need = text.replace(" ", "-")
-    if need not in _NEEDS:
-        raise ss.InvalidInput(f"--need must be one of {', '.join(_NEEDS)}. Got {make_printable(text[:40])!r}.")
+    if need not in NEEDS:
+        raise ss.InvalidInput(f"--need must be one of {', '.join(NEEDS)}. Got {make_printable(text[:40])!r}.")
     return need
 
 
@@ -111,7 +109,7 @@ class _Request:
         contract = self.contract if epsilon is None else {"epsilon": epsilon}
         more: dict[str, Any] = {} if self.score_range == _FULL else {"ranges": (self.score_range,)}
         return choose(
-            _NEEDS[self.need],  # type: ignore[arg-type]
+            self.need,  # type: ignore[arg-type]
             self.far,
             self.near,
             delta=self.delta,
@@ -208,7 +206,7 @@ def plan_command(
         str | None,
         typer.Option(
             parser=_parse_need,
-            metavar="[" + "|".join(_NEEDS) + "]",
+            metavar="[" + "|".join(NEEDS) + "]",
             help="What the release is for. Without it: verification with --target-fmr, retrieval with --k; with a "
             "--delta, Gaussian noise is then planned in detail too.",
             rich_help_panel=_NEED,
@@ -521,9 +519,8 @@ def _show_end(console: Console, choice: Choice | None, warnings: tuple[str, ...]
     """Print the warnings, what another population would do, and the name of the page."""
     for warning in warnings:
         _say(console, f"Warning: {warning}", "yellow")
-    caution = getattr(choice, "caution", "")
-    if caution:
-        _say(console, caution)
+    if choice is not None and choice.caution:
+        _say(console, choice.caution)
     if html is not None:
         console.print(make_printable(f"Written {html}"), soft_wrap=True, markup=False)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -29,9 +29,9 @@ from scoreshield._validation import check_count, optional, validate
 from scoreshield.decisions import query_tables
 from scoreshield.decisions.recall import check_benchmark, compute_probability_of_fewer
 from scoreshield.decisions.scores import (
-    AdditiveLaw,
     Channel,
     Float,
+    Law,
     NoiseLike,
     Sample,
     Scores,
@@ -51,12 +51,18 @@ LEAST_SCORES = 20
 _BINS = 512
 #: Thresholds at which the number of others above is computed: first over all noisy scores, then where it matters.
 _ROUGH, _FINE = 96, 256
+#: Further thresholds around the ends of a range, where clamped scores are tied.
+_NEAR_ENDS = 64
 #: Places of the public scale of windows, and anchors of each query.
 _PLACES, _ANCHORS = 72, 4
 #: The size of the tables of probabilities of counts.
 _ROOTS, _SPREADS = 321, 25
 #: The most relevant scores of a pooled sample that are used.
-_MOST_RELEVANT = 4096
+_MOST_RELEVANT = 1024
+#: The most relevant records of one query that are followed one by one.
+_MOST_PER_QUERY = 16
+#: How far the relevant scores of another collection may lie from those that ship.
+_DOUBT = 0.05
 #: Multiples of it are spread evenly, modulo one.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 #: Nine values in ten lie this close to the mean, in standard deviations of a t distribution.
@@ -100,6 +106,8 @@ class QueryScores:
     origin: str
     #: The number of public queries that were sampled, where those kept stand for more; 0 for the number kept.
     _sampled: int = 0
+    #: How far relevant scores may lie from these, relative to the irrelevant ones: 0 where queries are known.
+    _doubt: float = 0.0
 
     @validate()
     def __init__(self, scores: ArrayLike, relevant: ArrayLike, *, origin: str = "public scores") -> None:
@@ -113,6 +121,7 @@ class QueryScores:
             raise InvalidParameter("relevant", f"must have at least {LEAST_SCORES} pairs. Got {len(pairs)}.")
         rows = matrix[kept].astype(np.float64)
         np.clip(rows, -1, 1, out=rows)
+        pairs, places = _limit_relevant(rows, pairs, places)
         own = rows[places, pairs[:, 1]]
         is_other = np.ones(rows.shape, dtype=np.bool_)
         is_other[places, pairs[:, 1]] = False
@@ -152,7 +161,7 @@ class QueryScores:
             far.clean_rate(own, inclusive=True) - far.clean_rate(own, inclusive=False),
         )
         made.records = len(far) if isinstance(far, Sample) else 10**9
-        made.is_pooled, made.origin = True, origin
+        made.is_pooled, made.origin, made._doubt = True, origin, far.spread / 2
         _check_order(own - made._low - made._width * float(masses @ (np.arange(_BINS) + 0.5)), "relevant")
         return made
 
@@ -195,7 +204,8 @@ class QueryScores:
         above = ((scores[query] > own[:, None]) & weights[query]).sum(axis=1)
         ties = ((scores[query] == own[:, None]) & weights[query]).sum(axis=1)
         made._set_queries(counts, own, query, above.astype(np.float64), ties.astype(np.float64))
-        made.records, made.is_pooled, made.origin, made._sampled = records, False, origin, sampled
+        made.records, made.is_pooled, made.origin = records, False, origin
+        made._sampled, made._doubt = sampled, _DOUBT
         return made
 
     def __repr__(self) -> str:
@@ -241,6 +251,16 @@ class QueryScores:
         part._low, part._own = self._low + distance, np.clip(self._own + distance, -1.0, 1.0)
         return part
 
+    def _shift_relevant(self, distance: float) -> QueryScores:
+        """Move the relevant scores alone."""
+        part = copy.copy(self)
+        part._own = np.clip(self._own + distance, -1.0, 1.0)
+        place = np.clip((part._own - self._low) / self._width, 0.0, _BINS - 1e-9)
+        whole = place.astype(np.intp)
+        first, second = self._tail[self._query, whole], self._tail[self._query, whole + 1]
+        part._above, part._ties = first + (second - first) * (place - whole), np.zeros(len(part._own))
+        return part
+
     def find_score(self, rank: float, records: int | None = None) -> Float:
         """Find the score above which about ``rank`` of the records of each query lie."""
         share = rank / (self.records if records is None else records)
@@ -282,9 +302,22 @@ class QueryScores:
             score_range: The public range that scores are clamped to before noise.
 
         Returns:
-            The prediction with its error: the sampling of the public queries, of those asked, and of the noise.
+            The prediction with its error: the sampling of the public queries, of those asked, and of the noise. Pooled
+            scores, and the scores that ship, have a further error: how much the prediction would change if relevant
+            scores lay higher or lower by half the spread of the irrelevant ones, or by 0.05.
         """
-        return self.summarise(self.find_rates(law, k=k, records=records, score_range=score_range), asked=asked)
+        return self.predict(
+            lambda part: part.find_rates(law, k=k, records=records, score_range=score_range), asked=asked
+        )
+
+    def predict(self, find: Callable[[QueryScores], Float], *, asked: int | None) -> Prediction:
+        """Average what a function finds for each relevant record, as `find_rates` does, and state its error."""
+        made = self.summarise(find(self), asked=asked)
+        if not self._doubt:
+            return made
+        ends = [find(self._shift_relevant(distance)) for distance in (-self._doubt, self._doubt)]
+        change = float(self._average(ends[1])[0].mean() - self._average(ends[0])[0].mean()) / 2
+        return made._replace(error=math.hypot(made.error, change))
 
     def summarise(self, rates: Float, *, asked: int | None) -> Prediction:
         """Average the probabilities of `find_rates`, and state the error of the mean."""
@@ -293,7 +326,9 @@ class QueryScores:
         between = float(means.var(ddof=1)) if len(means) > 1 else 0.25
         variance = between / number + (0.0 if asked is None else (between + noise) / asked)
         quantile = float(stdtrit(max(number - 1, 1), _COVERAGE))
-        return Prediction(float(np.clip(means.mean(), 0.0, 1.0)), quantile * math.sqrt(variance))
+        # A rate near 0 or 1 moves in whole records, as in Wilson's interval.
+        whole = 0.0 if asked is None else quantile**2 / (2 * asked)
+        return Prediction(float(np.clip(means.mean(), 0.0, 1.0)), math.hypot(quantile * math.sqrt(variance), whole))
 
     def _average(self, rates: Float) -> tuple[Float, float]:
         """The mean of each query, and the mean variance of a query's share due to noise."""
@@ -326,10 +361,9 @@ class QueryScores:
             return self._find_clean_rates(k, number)
         if isinstance(checked, Channel):
             cuts, table = getattr(checked, "cuts", None), getattr(checked, "probabilities", None)
-            if cuts is None or table is None:
-                _validation.reject("law", "noise on scores, a level table or anchored windows", law)
-            return self.find_table_rates(np.asarray(cuts, dtype=np.float64), np.asarray(table), k=k, records=number)
-        return self._find_additive_rates(checked, k, number, low, high)
+            if cuts is not None and table is not None:
+                return self.find_table_rates(np.asarray(cuts, dtype=np.float64), np.asarray(table), k=k, records=number)
+        return self._find_noisy_rates(checked, k, number, low, high)
 
     def _scale(self, records: int) -> Float:
         """How many private records stand for one public record of each query, apart from the relevant ones."""
@@ -401,7 +435,7 @@ class QueryScores:
         sums = np.add.reduceat(values, np.searchsorted(self._query, np.arange(self.queries)), axis=0)
         return np.asarray(sums[self._query] - values)
 
-    def _find_additive_rates(self, law: AdditiveLaw, k: int, records: int, low: float, high: float) -> Float:
+    def _find_noisy_rates(self, law: Law, k: int, records: int, low: float, high: float) -> Float:
         """The relevant record at noisy score t is found with probability g(t): integrate g over its noise."""
         points = np.clip(self._low + self._width * (np.arange(_BINS) + 0.5), low, high)
         table, scale, own = _tabulate(k), self._scale(records), np.clip(self._own, low, high)
@@ -419,6 +453,7 @@ class QueryScores:
         first = int(np.argmax(g.max(axis=0) > 1e-4))
         last = _ROUGH - int(np.argmax(g.min(axis=0)[::-1] < 1 - 1e-4))
         t = np.linspace(rough[max(first - 1, 0)], rough[min(last, _ROUGH - 1)], _FINE)
+        t = np.unique(np.concatenate([t, *_list_near_ends(law, points)]))
         passing, g = find(t)
         middle = pass_probability(law, (t[1:] + t[:-1]) / 2, own[:, None])
         rates = g[:, 0] * passing[:, 0] + (np.diff(g, axis=1) * middle).sum(axis=1) + (1 - g[:, -1]) * passing[:, -1]
@@ -646,13 +681,37 @@ def _count_bins(rows: Float, low: float, width: float, is_counted: NDArray[np.bo
     return counts
 
 
-def _find_extremes(law: AdditiveLaw, records: int) -> tuple[float, float]:
+def _limit_relevant(rows: Float, pairs: NDArray[Any], places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of a query's many relevant records, keep some that are spread evenly; the others count as any other record."""
+    order = np.lexsort((-rows[places, pairs[:, 1]], places))
+    first = np.searchsorted(places[order], places[order])
+    number = np.bincount(places)[places[order]]
+    rank = np.arange(len(order)) - first
+    step = number / np.minimum(number, _MOST_PER_QUERY)
+    # The records in whose turn a new whole number of steps begins, counted from the middle of a step.
+    is_kept = np.floor((rank + 0.5 * step) / step) > np.floor((rank - 1 + 0.5 * step) / step)
+    is_kept |= number <= _MOST_PER_QUERY
+    kept = np.sort(order[is_kept])
+    return pairs[kept], places[kept]
+
+
+def _find_extremes(law: Law, records: int) -> tuple[float, float]:
     """An interval that holds the noise on all records, up to one release in a thousand."""
     rare = 1e-3 / records
     reach = law.std * np.geomspace(1e-3, 1e4, 400)
-    below, above = np.asarray(law.cdf(-reach)), np.asarray(pass_probability(law, reach, 0.0))
+    below, above = 1 - np.asarray(pass_probability(law, -reach, 0.0)), np.asarray(pass_probability(law, reach, 0.0))
     ends = [float(reach[min(int((tail > rare).sum()), len(reach) - 1)]) for tail in (below, above)]
     return -ends[0], ends[1]
+
+
+def _list_near_ends(law: Law, points: Float) -> list[Float]:
+    """Thresholds near the ends of clamped scores, which are tied there and ordered by noise alone."""
+    quantile = getattr(law, "quantile", None)
+    ends = [end for end, next_to in ((points[0], points[1]), (points[-1], points[-2])) if end == next_to]
+    if quantile is None or not ends:
+        return []
+    noise = np.asarray(quantile((np.arange(_NEAR_ENDS) + 0.5) / _NEAR_ENDS), dtype=np.float64)
+    return [end + noise for end in ends]
 
 
 def _check_cosines(low: float, high: float, name: str) -> tuple[float, float]:
@@ -691,7 +750,7 @@ def _check_order(differences: Float, name: str) -> None:
 
 
 def _list_scores(near: Scores) -> Float:
-    """The scores of a sample, at most 4096 of them; of a distribution, its quantiles."""
+    """The scores of a sample, at most 1024 of them; of a distribution, its quantiles."""
     if isinstance(near, Sample):
         values = near.values
         places = np.linspace(0, len(values) - 1, min(len(values), _MOST_RELEVANT)).round().astype(np.intp)

@@ -6,7 +6,8 @@
 
 from scoreshield.plan.alternatives import Alternative, Rule
 from scoreshield.plan.base import RANGES, SOURCES, Plan
-from scoreshield.plan.choice import Candidate, Choice, choose
+from scoreshield.plan.candidates import Candidate
+from scoreshield.plan.choice import Choice, choose
 from scoreshield.plan.collection import scores_of_collection
 from scoreshield.plan.contracts import Contract, make_contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan, retrieval

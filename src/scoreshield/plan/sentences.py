@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from scoreshield._formatting import format_number, format_rate
 
 if TYPE_CHECKING:
-    from scoreshield.plan.choice import Candidate, Choice
+    from scoreshield.plan.candidates import Candidate
+    from scoreshield.plan.choice import Choice
     from scoreshield.plan.targets import Goal
 
 
@@ -26,8 +27,7 @@ def format_utility(choice: Choice, candidate: Candidate) -> str:
 
 def get_error(candidate: Candidate) -> float:
     """Return the half width of the 90 % interval of a prediction; NaN where none is known."""
-    error = float(getattr(candidate, "error", math.nan))
-    return error if math.isfinite(error) and error > 0 else math.nan
+    return candidate.error if candidate.error > 0 else math.nan
 
 
 def state_best(choice: Choice) -> str:

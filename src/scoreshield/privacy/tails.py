@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -172,6 +172,7 @@ class TailShape:
         *,
         origin: str = "public scores",
         dimension: int | None = None,
+        excesses: Sequence[float] = EXCESSES,
         progress: Progress | None = None,
     ) -> TailShape:
         """Fit the shape to public scores of the same model, and choose windows for every budget by predicted recall.
@@ -185,6 +186,8 @@ class TailShape:
             k: How many best records shall be kept.
             origin: Where the scores come from. It is stated on each certificate.
             dimension: The dimension of the embeddings. With it, a release of other embeddings gives a warning.
+            excesses: The budgets to choose windows for, ln(n / k) - epsilon, increasing. The default covers all that
+                are useful; one is enough for one epsilon and one number of records.
             progress: Called with (budgets done, budgets in all).
 
         Returns:
@@ -211,7 +214,7 @@ class TailShape:
                 f"The public scores have no spread: most queries score rank {max(1, k // 2)} no higher than rank "
                 f"{rank}. Give scores of different records."
             )
-        return cls(k, rank, model.slope, model.choose_settings(EXCESSES, progress), origin, dimension)
+        return cls(k, rank, model.slope, model.choose_settings(tuple(excesses), progress), origin, dimension)
 
     @staticmethod
     def default(k: int = 10) -> TailShape:

@@ -16,7 +16,8 @@ from scoreshield._formatting import (
     typeset_percent_tick,
 )
 from scoreshield.plan.base import Plan
-from scoreshield.plan.choice import Candidate, Choice
+from scoreshield.plan.candidates import Candidate
+from scoreshield.plan.choice import Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
 from scoreshield.plan.sentences import get_error

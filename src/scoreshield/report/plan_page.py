@@ -24,7 +24,8 @@ from scoreshield._validation import reject, validate
 from scoreshield.decisions.scores import Sample, Scores
 from scoreshield.plan.alternatives import Alternative
 from scoreshield.plan.base import Plan
-from scoreshield.plan.choice import Candidate, Choice
+from scoreshield.plan.candidates import Candidate
+from scoreshield.plan.choice import Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
 from scoreshield.plan.sentences import answer_need, get_error
@@ -211,7 +212,7 @@ class RankingPart(NamedTuple):
 
 
 def _describe_ranking(choice: Choice, goal: Goal | None) -> RankingPart:
-    has_shift = any(getattr(row, "shifted", ()) for row in choice.candidates)
+    has_shift = any(row.shifted for row in choice.candidates)
     heads = ("Mechanism", "Predicted", *(["0.05 lower, higher"] if has_shift else []), "ε", "Best attack", "Note")
     rows = [
         TableRow("plan" if place == 0 else "", _list_ranking_cells(choice, row, place + 1, goal, has_shift))
@@ -224,7 +225,7 @@ def _describe_ranking(choice: Choice, goal: Goal | None) -> RankingPart:
         build_ranking_chart(choice, target),
         heads,
         rows,
-        str(getattr(choice, "caution", "")),
+        choice.caution,
     )
 
 
@@ -270,7 +271,7 @@ def _list_ranking_cells(choice: Choice, row: Candidate, rank: int, goal: Goal | 
         "" if math.isnan(error) else f"± {_show_utility(choice, error)}",
         share=min(max(row.utility, 0.0), 1.0) if choice.larger and math.isfinite(row.utility) else None,
     )
-    shifts = [_show_utility(choice, value) for value in getattr(row, "shifted", ()) or ()]
+    shifts = [_show_utility(choice, value) for value in row.shifted or ()]
     note = " ".join(part for part in ("As in the paper." if is_paper else "", _capitalise(row.note)) if part)
     meets = goal is not None and row.utility >= goal.target
     return [

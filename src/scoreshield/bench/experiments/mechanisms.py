@@ -20,7 +20,7 @@ import scoreshield as ss
 from scoreshield._types import Rng
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.grid import Grid
-from scoreshield.plan.choice import make_response_profiles, make_staircase_profile, make_unit_profiles
+from scoreshield.plan.candidates import make_response_profiles, make_staircase_profile, make_unit_profiles
 from scoreshield.plan.contracts import make_contract
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile
