@@ -27,7 +27,7 @@ from scoreshield.cli.score_files import (
     read_score_file,
     split_array_name,
 )
-from scoreshield.decisions import Distribution, Endpoint, recall_at_k, recall_of_queries
+from scoreshield.decisions import Distribution, Endpoint, QueryScores, recall_at_k
 from scoreshield.plan import (
     RetrievalPlan,
     VerificationPlan,
@@ -139,7 +139,7 @@ class _Request:
         if self.k >= records:
             raise ss.InvalidInput(f"With --k {self.k} of {records:,} records every record is returned: lower --k.")
         if self.benchmark is not None:
-            clean = recall_of_queries(*self.benchmark, 0.0, k=self.k)
+            clean = QueryScores(*self.benchmark).predict_recall(0.0, k=self.k, records=records).value
         else:
             clean = recall_at_k(self.near, self.far, 0.0, records=records, k=self.k)
         return SearchTarget(self.target, clean, self.delta, self._choose, records, self.k)

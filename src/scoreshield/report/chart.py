@@ -118,13 +118,17 @@ class Area:
 
 @dataclass(frozen=True)
 class Mark:
-    """A dot, or a rule across the plot where one of the two places is None."""
+    """A dot, or a rule across the plot where one of the two places is None.
+
+    The label of a dot lies beyond ``reach``, which is how far a bar through the dot extends to each side.
+    """
 
     x: float | None
     y: float | None
     label: str
     role: Role
     is_hollow: bool = False
+    reach: float = 0.0
 
 
 class Chart:
@@ -170,9 +174,11 @@ class Chart:
         """Add a rule at one y from side to side."""
         self._add_mark(Mark(None, y, label, role))
 
-    def add_point(self, x: float, y: float, label: str, role: Role, *, hollow: bool = False) -> None:
-        """Add a dot, or a ring if it is hollow."""
-        self._add_mark(Mark(x, y, label, role, hollow))
+    def add_point(
+        self, x: float, y: float, label: str, role: Role, *, hollow: bool = False, reach: float = 0.0
+    ) -> None:
+        """Add a dot, or a ring if it is hollow; its label lies beyond ``reach`` on either side."""
+        self._add_mark(Mark(x, y, label, role, hollow, reach))
 
     def set_top_axis(self, label: str, ticks: Iterable[tuple[float, str]]) -> None:
         """Put a second scale over the plot: texts at values of x, the most important first."""
@@ -374,7 +380,9 @@ class _Drawing:
             lefts, tops = np.linspace(self.right - 4 - width, self.left + 4, 12), np.array([y - LINE - 1, y + 2])
             corners = [(left, top) for left in lefts.tolist() for top in tops.tolist()]
         else:
-            across, gap = x or 0.0, 6 if y is None else 9
+            across, gap = x or 0.0, 6.0 if y is None else 9.0
+            if mark.x is not None and mark.reach > 0:
+                gap += float(self._place(mark.x + mark.reach, self.chart.y.low)[0][0]) - across
             rows = np.arange(self.upper + 3, self.lower - LINE, LINE / 2)
             if y is not None:
                 rows = y + LINE * np.array([-0.5, -1.2, 0.2, -1.7, 0.7, -2.4, 1.4, -3.1, 2.1])

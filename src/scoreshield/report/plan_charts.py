@@ -204,7 +204,8 @@ def build_ranking_chart(choice: Choice, target: float | None = None) -> Chart:
             chart.add_line(ends, [place, place], label, role)
             label = ""
         value = typeset_percent(row.utility) if choice.larger else typeset_number(row.utility, 3)
-        chart.add_point(row.utility, place, f"{_shorten_name(row)} {value}", role)
+        reach = 0.0 if math.isnan(error) else error
+        chart.add_point(row.utility, place, f"{_shorten_name(row)} {value}", role, reach=reach)
     if target is not None:
         chart.add_vertical(target, f"required: {typeset_percent(target)}", "aux")
     return chart

@@ -234,14 +234,12 @@ def _list_ranking_figures(choice: Choice, goal: Goal | None) -> list[KeyFigure]:
     paper = "not ranked: it needs a δ above 0"
     if gaussian is not None:
         paper = f"rank {choice.candidates.index(gaussian) + 1} of {len(choice.candidates)}"
-    need = "no rate is required" if goal is None else f"required: {typeset_percent(goal.target)}"
     error = get_error(best)
-    spread = "" if math.isnan(error) else f" ± {_show_utility(choice, error)}"
+    about = [] if math.isnan(error) else [_show_error(choice, error)]
+    about += [choice.metric] if goal is None else [choice.metric, f"required: {typeset_percent(goal.target)}"]
     return [
         KeyFigure("Best mechanism", best.mechanism, best.note or typeset_interval(best.score_range)),
-        KeyFigure(
-            "Predicted", f"{_show_utility(choice, best.utility)}{spread}", f"{choice.metric}; {need}", role="private"
-        ),
+        KeyFigure("Predicted", _show_utility(choice, best.utility), "; ".join(about), role="private"),
         KeyFigure(
             "Gaussian noise, as in the paper",
             "none" if gaussian is None else _show_utility(choice, gaussian.utility),
@@ -265,10 +263,10 @@ def _state_budget(row: Candidate) -> str:
 def _list_ranking_cells(choice: Choice, row: Candidate, rank: int, goal: Goal | None, has_shift: bool) -> list[Cell]:
     within = "" if row.score_range == (-1.0, 1.0) else f" on {typeset_interval(row.score_range)}"
     error = get_error(row)
-    is_paper = row is find_gaussian(choice)
+    is_paper = row is find_gaussian(choice) and "paper" not in row.note
     shown = Cell(
         _show_utility(choice, row.utility),
-        "" if math.isnan(error) else f"± {_show_utility(choice, error)}",
+        "" if math.isnan(error) else _show_error(choice, error),
         share=min(max(row.utility, 0.0), 1.0) if choice.larger and math.isfinite(row.utility) else None,
     )
     shifts = [_show_utility(choice, value) for value in row.shifted or ()]
@@ -286,6 +284,10 @@ def _list_ranking_cells(choice: Choice, row: Candidate, rank: int, goal: Goal | 
 
 def _show_utility(choice: Choice, value: float) -> str:
     return typeset_percent(value) if choice.larger else typeset_number(value, 3)
+
+
+def _show_error(choice: Choice, error: float) -> str:
+    return f"± {typeset_number(100 * error, 2)} points" if choice.larger else f"± {typeset_number(error, 2)}"
 
 
 def _capitalise(text: str) -> str:
