@@ -205,7 +205,7 @@ def build_ranking_chart(choice: Choice, target: float | None = None) -> Chart:
             label = ""
         value = typeset_percent(row.utility) if choice.larger else typeset_number(row.utility, 3)
         reach = 0.0 if math.isnan(error) else error
-        chart.add_point(row.utility, place, f"{_shorten_name(row)} {value}", role, reach=reach)
+        chart.add_point(row.utility, place, f"{_shorten_name(row, shown)} {value}", role, reach=reach)
     if target is not None:
         chart.add_vertical(target, f"required: {typeset_percent(target)}", "aux")
     return chart
@@ -222,11 +222,13 @@ def _describe_interval(rows: list[Candidate]) -> str:
     return "A line spans the interval that holds the released figure nine times in ten, for the same population."
 
 
-def _shorten_name(row: Candidate) -> str:
-    """Shorten the name of a mechanism to fit beside a dot."""
-    name = row.mechanism.replace("randomised response on", "response on")
+def _shorten_name(row: Candidate, others: list[Candidate]) -> str:
+    """Shorten the name of a mechanism to fit beside a dot; its range only distinguishes rows of one name."""
+    name = row.mechanism.replace("randomised response on", "response,").replace("response on", "response,")
+    if sum(other.mechanism == row.mechanism for other in others) == 1:
+        return name
     low, high = row.score_range
-    return name if (low, high) == (-1.0, 1.0) else f"{name} in [{low:.2g}, {high:.2g}]"
+    return f"{name} in [{low:.2g}, {high:.2g}]"
 
 
 def build_attack_chart(contract: Contract) -> Chart:
