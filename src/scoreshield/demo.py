@@ -155,8 +155,8 @@ class DemoSummary:
         console.print(
             f"Private search at epsilon {EPSILON:g} names {best.counts.mean():.1f} images of the right digit among "
             f"{BEST}; without privacy it is {self.clean.mean():.1f}.\nOn your own vectors: "
-            "scoreshield release scores vectors.npy --query query.npy --epsilon 8 --mechanism anchored "
-            "--output scores.npz --top-k 10",
+            "scoreshield release scores vectors.npy --query query.npy --epsilon 8 --for ranking "
+            "--top-k 10 --output scores.npz",
             highlight=False,
             soft_wrap=True,
         )

@@ -96,8 +96,16 @@ def test_bad_input(options: dict[str, object], says: str) -> None:
 
 
 def test_another_mechanism() -> None:
-    with pytest.raises(InvalidInput, match="chooses the mechanism: give mechanism='auto'"):
+    with pytest.raises(InvalidInput, match="chooses the mechanism: leave 'mechanism' out"):
         ss.release_scores(ROWS, QUERY, epsilon=5, mechanism="staircase", for_="ranking")
+
+
+def test_mechanism_follows_the_use() -> None:
+    """Without a mechanism, ranking chooses one; values alone keep Gaussian noise, which needs a delta."""
+    chosen = ss.release_scores(ROWS, QUERY, epsilon=5, for_="ranking", rng=1)
+    assert chosen == ss.release_scores(ROWS, QUERY, epsilon=5, mechanism="auto", for_="ranking", rng=1)
+    with pytest.raises(InvalidInput, match="delta"):
+        ss.release_scores(ROWS, QUERY, epsilon=5)
 
 
 def test_no_charge(tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ MechanismOption = Annotated[
     ScoreMechanism,
     typer.Option(help="The noise; laplace, staircase and anchored are for one query and need no delta."),
 ]
+ScoreMechanismOption = Annotated[
+    ScoreMechanism | None,
+    typer.Option(
+        help="The noise; laplace, staircase and anchored are for one query and need no delta. By default gaussian, or "
+        "what --for chooses."
+    ),
+]
 Best = Annotated[
     int | None, typer.Option(help="With --mechanism anchored: how many best records to keep, 10 without this.")
 ]
@@ -96,7 +103,7 @@ Threshold = Annotated[
 ]
 ScoreUseOption = Annotated[
     ScoreUse,
-    typer.Option("--for", help="With --mechanism auto: what the scores are for, which chooses the mechanism."),
+    typer.Option("--for", help="What the scores are for, which chooses the mechanism."),
 ]
 RequireRecall = Annotated[
     float | None,
@@ -160,7 +167,7 @@ class WindowOptions:
     best: Best = None
     tail: Tail = None
 
-    def choose_mechanism(self, mechanism: ScoreMechanism) -> ScoreMechanism | ss.AnchoredWindows:
+    def choose_mechanism(self, mechanism: ScoreMechanism | None) -> ScoreMechanism | ss.AnchoredWindows | None:
         """Choose the windows that the options state; another mechanism takes none of them."""
         if mechanism == "anchored":
             return ss.AnchoredWindows(self.best, None if self.tail is None else ss.TailShape.load(self.tail))

@@ -27,6 +27,7 @@ from scoreshield.cli.options import (
     Query,
     QueryArray,
     RankingOptions,
+    ScoreMechanismOption,
     ScoreRange,
     ScoreUseOption,
     Unsafe,
@@ -51,7 +52,7 @@ app = typer.Typer(
 
 @app.command(
     "scores",
-    epilog="scoreshield release scores docs.npy --query q.npy --epsilon 5 --delta 1e-6 --output r.npz",
+    epilog="scoreshield release scores docs.npy --query q.npy --epsilon 8 --for ranking --output r.npz",
 )
 @expand_groups
 def release_scores_command(
@@ -63,7 +64,7 @@ def release_scores_command(
     delta: PureDelta = 0.0,
     array: Array = None,
     query_array: QueryArray = None,
-    mechanism: MechanismOption = "gaussian",
+    mechanism: ScoreMechanismOption = None,
     use: ScoreUseOption = "values",
     windows: WindowOptions,
     calibration: CalibrationOption = "analytic",

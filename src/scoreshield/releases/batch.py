@@ -345,7 +345,7 @@ class BatchAlphabet:
     def estimate_worth(self, k: int) -> float:
         """Estimate the share of the clean recall at k that remains, by the rule that chooses names and levels."""
         response = self.response
-        return _estimate_worth(response.epsilon, self.records, response.names, k, response.size, response.levels)
+        return _estimate_share(response.epsilon, self.records, response.names, k, response.size, response.levels)
 
     def state_guarantee(self, adjacency: Adjacency, epsilon: float, sampler: str) -> Guarantee:
         response = self.response

@@ -55,7 +55,7 @@ Float = NDArray[np.float64]
 
 def _check_mechanism(value: Any, name: str) -> Any:
     """Check for the name of a mechanism, a level table or anchored windows."""
-    if not isinstance(value, str | LevelChannel | AnchoredWindows):
+    if value is not None and not isinstance(value, str | LevelChannel | AnchoredWindows):
         _validation.reject(name, "a name, a LevelChannel or an AnchoredWindows", value)
     return _validation.check_option(value, name, SCORE_MECHANISMS) if isinstance(value, str) else value
 
@@ -79,7 +79,7 @@ def release_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | None = None,
     for_: ScoreUse = "values",
     k: int = 10,
     threshold: float | None = None,
@@ -106,7 +106,7 @@ def release_scores(
             ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table of
             `optimal_channel` or `randomised_response`; ``"anchored"``, windows around a private quantile, which keep
             the ten best records of one query, or an `AnchoredWindows` for another number of them; ``"auto"`` chooses
-            by ``for_``.
+            by ``for_``. Without a mechanism it is ``"auto"`` if ``for_`` is given, and ``"gaussian"`` otherwise.
         for_: What the scores are for, which decides what ``"auto"`` chooses. ``"values"``: Gaussian (if delta allows
             it) or staircase noise, whichever has the smaller standard deviation. ``"ranking"``: what is predicted to
             keep the most of the ``k`` best records (`decisions.choose_for_ranking`): noise, windows or a level table.
@@ -170,7 +170,7 @@ def prepare_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows = "gaussian",
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | None = None,
     for_: ScoreUse = "values",
     k: int = 10,
     threshold: float | None = None,
@@ -184,6 +184,8 @@ def prepare_scores(
 ) -> PendingRelease[Float, ScoreRelease]:
     """Prepare a score release before its charge, with the arguments of `release_scores`."""
     problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
+    if mechanism is None:
+        mechanism = "gaussian" if for_ == "values" else "auto"
     _check_use(mechanism, for_, threshold)
     if mechanism == "auto":
         mechanism, delta = _choose_mechanism(problem, epsilon, delta, for_, k, threshold, public_scores)
@@ -351,7 +353,7 @@ def _prepare_anchored(
 def _check_use(mechanism: Any, for_: ScoreUse, threshold: float | None) -> None:
     """Raise an error where the use of the scores and the mechanism do not fit together."""
     if for_ != "values" and mechanism != "auto":
-        raise InvalidInput(f"for_={for_!r} chooses the mechanism: give mechanism='auto', or leave 'for_' out.")
+        raise InvalidInput(f"for_={for_!r} chooses the mechanism: leave 'mechanism' out, or 'for_'.")
     if (for_ == "threshold") != (threshold is not None):
         raise InvalidInput("for_='threshold' and 'threshold', the public score that decides, belong together.")
 
