@@ -1,6 +1,6 @@
 """Recall against epsilon for each mechanism on SciFact, with what no mechanism can reach: docs/images/mechanisms.png.
 
-python benchmarks/mechanism_figure.py --data-dir DIR     (a folder with scifact_minilm.npz; five minutes)
+python benchmarks/mechanism_figure.py --data-dir DIR     (a folder with scifact_minilm.npz; a minute)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import scoreshield as ss
-from scoreshield.decisions.recall import recall_of_queries
+from scoreshield.decisions import QueryScores
 from scoreshield.report import plots
 
 K, DELTA = 10, 1e-6
@@ -26,23 +26,27 @@ def main() -> None:
     arguments = parser.parse_args()
     with np.load(arguments.data_dir / "scifact_minilm.npz") as file:
         scores, pairs = (file["query_emb"] @ file["doc_emb"].T).astype(np.float64), file["qrels"]
-    narrow = scores.clip(0, 0.8)
+    queries, records = QueryScores(scores.clip(-1, 1), pairs), scores.shape[1]
+    full, narrow = (-1.0, 1.0), (0.0, 0.8)
+    windows = ss.AnchoredWindows(k=K)
     curves = {
-        "Gaussian, δ = 10⁻⁶": ("#6a4c93", lambda e: (scores, ss.GaussianNoise(ss.calibrate(e, DELTA, 2.0)))),
-        "Laplace": ("#7d868e", lambda e: (scores, ss.LaplaceNoise.calibrate(e, 2.0))),
-        "staircase": ("#e09f1f", lambda e: (scores, ss.StaircaseNoise.calibrate(e, 2.0))),
-        "staircase on [0, 0.8]": ("#d1495b", lambda e: (narrow, ss.StaircaseNoise.calibrate(e, 0.8))),
-        "randomised response, five levels": ("#1b6ca8", lambda e: (scores, ss.randomised_response(e, CUTS))),
+        "Gaussian, δ = 10⁻⁶": ("#6a4c93", full, lambda e: ss.GaussianNoise(ss.calibrate(e, DELTA, 2.0))),
+        "Laplace": ("#7d868e", full, lambda e: ss.LaplaceNoise.calibrate(e, 2.0)),
+        "staircase": ("#e09f1f", full, lambda e: ss.StaircaseNoise.calibrate(e, 2.0)),
+        "staircase on [0, 0.8]": ("#d1495b", narrow, lambda e: ss.StaircaseNoise.calibrate(e, 0.8)),
+        "randomised response, five levels": ("#1b6ca8", full, lambda e: ss.randomised_response(e, CUTS)),
+        "anchored windows": ("#2a9d6f", full, lambda e: windows.choose(e, records, full).law),
     }
     figure = plots.make_figure(8.5, 5.2)
     axes = figure.add_subplot()
     fine = np.linspace(0, 20, 400)
     impossible = np.minimum(1.0, np.exp(fine) * K / scores.shape[1])
     axes.fill_between(fine, impossible, 1, color="#eef1f3", label="impossible for every mechanism")
-    clean = recall_of_queries(scores, pairs, 0, k=K)
+    clean = queries.predict_recall(0, k=K).value
     axes.axhline(clean, color="#22272b", linewidth=1, linestyle=":", label=f"without noise, {clean:.3f}")
-    for name, (colour, make) in curves.items():
-        found = [recall_of_queries(*(lambda part: (part[0], pairs, part[1]))(make(float(e))), k=K) for e in EPSILONS]
+    for name, (colour, within, make) in curves.items():
+        laws = [make(float(epsilon)) for epsilon in EPSILONS]
+        found = [queries.predict_recall(law, k=K, score_range=within).value for law in laws]
         axes.plot(EPSILONS, found, color=colour, marker="o", markersize=4, linewidth=1.8, label=name)
         print(f"{name:<34}" + " ".join(f"{value:.3f}" for value in found), flush=True)
     axes.set(xlabel="ε", ylabel=f"recall among the best {K}", xlim=(0, 20), ylim=(0, 1))
