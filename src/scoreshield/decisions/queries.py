@@ -57,8 +57,10 @@ _NEAR_ENDS = 64
 _PLACES, _ANCHORS = 72, 4
 #: The size of the tables of probabilities of counts.
 _ROOTS, _SPREADS = 321, 25
-#: The most relevant scores of a pooled sample that are used.
-_MOST_RELEVANT = 1024
+#: The most quantiles that stand for the relevant scores of a population.
+_MOST_RELEVANT = 256
+#: A distribution counts as so many scores.
+_MANY = 10**9
 #: The most relevant records of one query that are followed one by one.
 _MOST_PER_QUERY = 16
 #: How far the relevant scores of another collection may lie from those that ship.
@@ -160,7 +162,8 @@ class QueryScores:
             far.clean_rate(own, inclusive=False),
             far.clean_rate(own, inclusive=True) - far.clean_rate(own, inclusive=False),
         )
-        made.records = len(far) if isinstance(far, Sample) else 10**9
+        made.records = len(far) if isinstance(far, Sample) else _MANY
+        made._sampled = len(near) if isinstance(near, Sample) else _MANY
         made.is_pooled, made.origin, made._doubt = True, origin, far.spread / 2
         _check_order(own - made._low - made._width * float(masses @ (np.arange(_BINS) + 0.5)), "relevant")
         return made
@@ -750,10 +753,10 @@ def _check_order(differences: Float, name: str) -> None:
 
 
 def _list_scores(near: Scores) -> Float:
-    """The scores of a sample, at most 1024 of them; of a distribution, its quantiles."""
+    """The scores of a small sample, or evenly spaced quantiles of a population."""
+    if isinstance(near, Sample) and len(near) <= _MOST_RELEVANT:
+        return np.asarray(np.clip(near.values, -1.0, 1.0))
+    shares = (np.arange(_MOST_RELEVANT) + 0.5) / _MOST_RELEVANT
     if isinstance(near, Sample):
-        values = near.values
-        places = np.linspace(0, len(values) - 1, min(len(values), _MOST_RELEVANT)).round().astype(np.intp)
-        return np.asarray(np.clip(values[places], -1.0, 1.0))
-    shares = (np.arange(512) + 0.5) / 512
+        return np.asarray(np.clip(np.quantile(near.values, shares), -1.0, 1.0))
     return np.array([near.clean_threshold(1 - share) for share in shares])
