@@ -114,9 +114,14 @@ def demo_command(
 
 
 def main() -> None:
-    """Run the command line. Every expected failure prints one line."""
+    """Run the command line. Every expected failure and every warning prints one line."""
+    with warnings.catch_warnings():  # which restores how warnings are shown
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
+        _run()
+
+
+def _run() -> None:
     arguments = sys.argv[1:] or ["--help"]
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="scoreshield", standalone_mode=False)
         sys.stdout.flush()

@@ -1,0 +1,91 @@
+"""The worth of a release on the command line: printed, warned of, and required before a charge."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scoreshield as ss
+from scoreshield import cli
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((1_200, 32))
+    np.save(tmp_path / "docs.npy", rows)
+    np.save(tmp_path / "q.npy", rows[3])
+    np.save(tmp_path / "qs.npy", rows[:4])
+    ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100, delta=1e-6)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["scoreshield", "release", *arguments, "--output", "out.npz", "--force"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+    return int(stopped.value.code or 0)
+
+
+COMMANDS = {
+    "scores": ("scores", "docs.npy", "--query", "q.npy", "--mechanism", "staircase"),
+    "index": ("index", "docs.npy"),
+    "batch": ("batch", "docs.npy", "--queries", "qs.npy", "--k", "5"),
+    "top-k": ("top-k", "docs.npy", "--query", "q.npy", "--k", "5"),
+    "matches": ("matches", "docs.npy", "--query", "q.npy", "--threshold", "0.4"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_required(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the required recall, one line says so, nothing is charged and nothing is written."""
+    ledger = ("--ledger", "sqlite:///ledger.db", "--dataset", "docs")
+    assert run(monkeypatch, *COMMANDS[name], "--epsilon", "1", "--require-recall", "0.5", *ledger) == 2
+    error = capsys.readouterr().err
+    assert "A recall of 0.5 is required" in error
+    assert "nothing was released or charged" in error
+    assert error.count("\n") == 1
+    assert not Path("out.npz").exists()
+    assert ss.Ledger.open("sqlite:///ledger.db").spent_on("docs") == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_printed(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The worth is one of the printed facts, for people and for machines."""
+    assert run(monkeypatch, *COMMANDS[name], "--epsilon", "60", "--require-recall", "0.01", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["worth"].startswith("Predicted to find")
+    assert run(monkeypatch, *COMMANDS[name], "--epsilon", "60") == 0
+    assert "worth           Predicted to find" in capsys.readouterr().out
+
+
+def test_warning(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning is one line on standard error, without the line of code that gave it."""
+    before = warnings.showwarning
+    assert run(monkeypatch, "index", "docs.npy", "--epsilon", "2", "--json") == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("UselessRelease: At epsilon 2 an index ranks mostly by noise")
+    assert captured.err.count("\n") == 1
+    json.loads(captured.out)
+    assert warnings.showwarning is before
+
+
+def test_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """--for chooses the mechanism of --mechanism auto."""
+    base = ("scores", "docs.npy", "--query", "q.npy", "--epsilon", "8", "--mechanism", "auto")
+    assert run(monkeypatch, *base, "--for", "ranking") == 0
+    assert ss.load("out.npz").guarantee.mechanism == "anchored"
+    assert run(monkeypatch, *base, "--for", "threshold", "--threshold", "0.4") == 0
+    assert ss.load("out.npz").guarantee.details["levels"] == 2
+    assert run(monkeypatch, *base) == 0
+    assert ss.load("out.npz").guarantee.mechanism == "staircase"
+    capsys.readouterr()
+    assert run(monkeypatch, *base, "--threshold", "0.4") == 2
+    assert "--threshold needs --top-k" in capsys.readouterr().err
