@@ -94,7 +94,7 @@ def draw_best_matches(
     """
     figure = make_figure(12, 0.7 + 0.95 * len(best))
     shown = max(len(places) for places in best.values())
-    left, right = np.ravel(figure.subfigures(1, 2, width_ratios=[2.3, 1]))
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[2.3, 1])[0]
     axes = left.subplots(len(best), shown + 1, squeeze=False)
     left.suptitle("a query, and its best matches by each release; a red frame marks a wrong one", fontsize=10)
     for line, (name, places) in zip(axes, best.items(), strict=True):
