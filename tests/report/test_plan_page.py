@@ -150,7 +150,7 @@ def test_the_page_of_a_ranking(name: str, tmp_path: Path) -> None:
         assert row.mechanism in document.text
     named = re.search(r"As in the paper|The paper.s mechanism", document.text) is not None
     assert named == any("gaussian" in row.mechanism for row in choice.candidates)
-    if getattr(choice, "caution", ""):
+    if choice.caution:
         assert text.index("How to read this") < text.index("If your data differ")
     plan_page.save_choice_page(choice, tmp_path / "choice.html")
     assert (tmp_path / "choice.html").stat().st_mode & 0o077 == 0
@@ -162,9 +162,8 @@ def test_the_chart_of_a_ranking() -> None:
         ss.plan.Candidate(f"mechanism {place}", "call()", 0.9 - 0.05 * place, 5.0, 0.0, 0.9, (-1.0, 1.0))
         for place in range(14)
     ]
-    rows[12] = dataclasses.replace(rows[12], mechanism="gaussian")
-    for row, error in ((rows[0], 0.2), (rows[12], 0.02)):
-        object.__setattr__(row, "error", error)
+    rows[12] = dataclasses.replace(rows[12], mechanism="gaussian", error=0.02)
+    rows[0] = dataclasses.replace(rows[0], error=0.2)
     choice = dataclasses.replace(make_search(), candidates=tuple(rows))
     chart = plan_charts.build_ranking_chart(choice, 0.5)
     dots = [mark for mark in chart.marks if mark.y is not None]

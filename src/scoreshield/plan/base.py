@@ -245,7 +245,7 @@ class Plan(ABC):
         """Write what no mechanism reaches; empty where no such bound is known."""
         if self.is_searched:
             return "" if self.goal is None else state_floor(self.goal)
-        return str(getattr(self.choice, "impossible", ""))
+        return "" if self.choice is None else self.choice.impossible
 
     def _write_lead(self) -> str:
         """Write what the best mechanism achieves; empty where it is Gaussian noise on the range of the plan."""

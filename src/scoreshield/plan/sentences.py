@@ -55,8 +55,7 @@ def state_least(choice: Choice) -> str:
 
 def answer_need(choice: Choice, goal: Goal | None, *, is_searched: bool) -> str:
     """Write the answer to a need without its caution: what is impossible, what is best, whether the target is met."""
-    caution = str(getattr(choice, "caution", ""))
     if is_searched and goal is not None:
         return f"{state_floor(goal)} {state_least(choice)}"
-    answer = choice.answer.removesuffix(caution).strip()
+    answer = choice.answer.removesuffix(choice.caution).strip()
     return answer if goal is None else f"{answer} {goal.sentence}"
