@@ -2,6 +2,7 @@
 
 from scoreshield.decisions.curves import Roc, roc
 from scoreshield.decisions.queries import Prediction, QueryScores
+from scoreshield.decisions.ranking import RankingChoice, choose_for_ranking
 from scoreshield.decisions.rates import (
     ENDPOINTS,
     Endpoint,
@@ -21,6 +22,7 @@ from scoreshield.decisions.rates import (
 )
 from scoreshield.decisions.recall import recall_at_k, recall_of_queries
 from scoreshield.decisions.scores import BINNING_ERROR, Distribution, Sample
+from scoreshield.decisions.worth import Worth, predict_worth
 
 __all__ = [
     "BINNING_ERROR",
@@ -29,9 +31,12 @@ __all__ = [
     "Endpoint",
     "Prediction",
     "QueryScores",
+    "RankingChoice",
     "Recalibration",
     "Roc",
     "Sample",
+    "Worth",
+    "choose_for_ranking",
     "cosine_threshold",
     "critical_scale",
     "endpoint_limit",
@@ -43,6 +48,7 @@ __all__ = [
     "lipschitz_bounds",
     "mills_bound",
     "minimum_epsilon",
+    "predict_worth",
     "recalibrate",
     "recall_at_k",
     "recall_of_queries",
