@@ -246,7 +246,9 @@ def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]
     )
     if need.queries == 1 and need.contract.max_epsilon is not None and need.contract.max_advantage is not None:
         yield _predict_thinned(need, need.contract.max_epsilon, need.contract.max_advantage)
-    if need.queries == 1 and need.contract.calibration == "attack" and need.contract.mu > 0 and need.contract.delta > 0:
+    whole = need.contract
+    # A bound so tight that delta alone covers it has epsilon 0, which no bit can state.
+    if need.queries == 1 and whole.calibration == "attack" and whole.mu > 0 < whole.delta and whole.epsilon > 1e-6:
         yield _predict_gaussian_bit(need)
 
 
