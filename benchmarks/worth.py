@@ -121,7 +121,7 @@ def list_searches(one: Collection) -> Iterator[tuple[str, Collection, dict[str, 
         options = {"epsilon": epsilon, "mode": "query", "mechanism": "staircase"}
         yield f"query by staircase noise, epsilon {epsilon}", one, options
     yield "screening at 0.4, epsilon 6", one, {"epsilon": 6, "mode": "screening", "threshold": 0.4}
-    for epsilon in (8, 20):
+    for epsilon in (4, 5, 6, 8, 20):
         yield f"batch of 30, epsilon {epsilon}", one, {"epsilon": epsilon, "mode": "batch", "queries": 30}
     yield "hits, first 30 queries, epsilon 32", one, {"epsilon": 32, "mode": "hits"}
 

@@ -61,9 +61,9 @@ def test_required(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_printed(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The worth is one of the printed facts, for people and for machines."""
     assert run(monkeypatch, *COMMANDS[name], "--epsilon", "60", "--require-recall", "0.01", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["worth"].startswith("Predicted to find")
+    assert json.loads(capsys.readouterr().out)["worth"].startswith("Unknown for this model. Predicted")
     assert run(monkeypatch, *COMMANDS[name], "--epsilon", "60") == 0
-    assert "worth           Predicted to find" in capsys.readouterr().out
+    assert "worth           Unknown for this model. Predicted" in capsys.readouterr().out
 
 
 def test_warning(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

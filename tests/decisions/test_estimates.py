@@ -52,3 +52,13 @@ def test_little_noise() -> None:
     """With little noise a score that no public record has is shown as it was released."""
     estimate = ScoreEstimate(GaussianNoise(0.01), FULL, 1_000, np.full(100, 0.1), np.ones(100))
     np.testing.assert_allclose(estimate.estimate(np.array([0.5, 0.85])), [0.5, 0.85], atol=0.005)
+
+
+@pytest.mark.parametrize("has_scores", [True, False])
+def test_hardly_any_noise(has_scores: bool) -> None:
+    """With noise below the distance of the places, scores are shown exactly as released, and inside the range."""
+    public = (np.full(100, 0.1), np.ones(100)) if has_scores else (None, None)
+    estimate = ScoreEstimate(StaircaseNoise.calibrate(40, 2.0), FULL, 1_000, *public)
+    assert estimate.law.std < 2 / 400
+    noisy = np.array([-1.001, 0.1023, 0.4987, 0.8511, 1.001])
+    np.testing.assert_array_equal(estimate.estimate(noisy), np.clip(noisy, -1, 1))

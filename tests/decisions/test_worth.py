@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import scoreshield as ss
 from scoreshield.decisions.laws import TableLaw, find_noise_std, find_score_law
 from scoreshield.decisions.queries import QueryScores
-from scoreshield.decisions.worth import check_recall, find_population, predict_worth
+from scoreshield.decisions.worth import Worth, check_recall, find_population, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.anchors import AnchoredLaw
 from scoreshield.privacy.hit_budget import HitBudget, name_records
@@ -187,6 +189,64 @@ class TestPrediction:
         check_recall(worth, worth.recall)
         with pytest.raises(InvalidInput, match="nothing was released or charged"):
             check_recall(worth, worth.recall + 1e-9)
+
+    def test_required_says_what_to_change(self) -> None:
+        """The error states the recall without privacy, and so whether a larger epsilon can help."""
+        worth = Worth(0.4, 0.1, 10, 2_000, "", "", clean=0.6)
+        with pytest.raises(InvalidInput, match=r"0\.40 ± 0\.10 is .* it is 0\.60, so a larger epsilon helps\.$"):
+            check_recall(worth, 0.5)
+        with pytest.raises(InvalidInput, match=r"so no epsilon reaches it: ask for a lower recall or a larger k\.$"):
+            check_recall(worth, 0.9)
+        with pytest.raises(InvalidInput, match=r"a lower recall or a lower threshold\.$"):
+            check_recall(replace(worth, chance=0.01), 0.9)
+        with pytest.raises(InvalidInput, match=r"for all 8 records; .* a lower recall\.$"):
+            check_recall(replace(worth, k=10, records=8), 0.9)
+        with pytest.raises(InvalidInput, match=r"those of another model, so give public scores of this one\.$"):
+            check_recall(replace(worth, is_known=False), 0.9)
+
+    def test_figures_lie_between_0_and_1(self) -> None:
+        """An interval beyond 0 or 1 is written by its ends."""
+        worth = Worth(0.27, 0.53, 10, 2_000, "", "", clean=0.6)
+        assert worth.figure == "0.27 (between 0 and 0.80)"
+        assert replace(worth, recall=0.9).figure == "0.90 (between 0.37 and 1)"
+        assert replace(worth, error=0.27).figure == "0.27 ± 0.27"
+        assert replace(worth, recall=1.0, error=0.0).figure == "1.00 ± 0.00"
+        assert "between 0 and" in ss.release_index(ROWS, epsilon=5, rng=1).worth(5).sentence
+
+    def test_own_scores_hold_no_change_of_population(self, public: QueryScores) -> None:
+        """The sentence states the condition under which the small error of own public scores holds."""
+        index = ss.release_index(ROWS, epsilon=30, rng=1)
+        condition = "if private queries and records are like these"
+        assert condition in index.worth(5, public_scores=public).sentence
+        assert condition not in index.worth(5).sentence
+
+    @pytest.mark.parametrize("threshold", [0.99, -0.99])
+    @pytest.mark.parametrize("epsilon", [0.5, 8.0])
+    def test_screening_that_cannot_work(self, threshold: float, epsilon: float) -> None:
+        """A threshold that no relevant score passes, or every score, finds nothing that names at random do not."""
+        rows = np.random.default_rng(4).standard_normal((2_000, 384))
+        worth = predict_worth(ss.release_matches(rows, rows[0], threshold, epsilon=epsilon, rng=1).guarantee)
+        assert not worth.is_useful
+        good = ss.release_matches(rows, rows[0], 0.4, epsilon=8, rng=1).guarantee
+        assert predict_worth(good).is_useful
+
+    def test_screening_of_few_records(self, public: QueryScores) -> None:
+        """Where k is the number of records, a record is found if it passes."""
+        release = ss.release_matches(ROWS[:8], QUERIES[0], 0.99, epsilon=3, rng=1)
+        worth = predict_worth(release.guarantee, k=10, public_scores=public)
+        assert worth.recall == pytest.approx(1 / (1 + np.exp(3)))
+        with pytest.raises(InvalidInput, match="is required"):
+            check_recall(worth, 0.99)
+        passed = ss.release_matches(ROWS[:8], QUERIES[0], -0.5, epsilon=3, rng=1)
+        assert predict_worth(passed.guarantee, k=10, public_scores=public).recall == pytest.approx(1 / (1 + np.exp(-3)))
+
+    @pytest.mark.parametrize("epsilon", [4.0, 5.0, 6.0])
+    def test_error_of_a_batch(self, public: QueryScores, epsilon: float) -> None:
+        """The error of a batch covers the sampling of queries, and a share that is off by a half."""
+        worth = ss.release_batch(ROWS, QUERIES[:20], epsilon=epsilon, k=5, rng=1).worth(5, public_scores=public)
+        share = worth.recall / worth.clean
+        assert worth.error > 0.85 * worth.clean * share * (1 - share)
+        assert worth.error > 1.6 * np.sqrt(worth.recall * (1 - worth.recall) / 100)
 
     def test_bad_input(self) -> None:
         index = ss.release_index(ROWS, epsilon=5, rng=1)

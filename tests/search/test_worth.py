@@ -82,7 +82,7 @@ class TestWarning:
                 search.search(QUERIES[0], 1)
         assert account.spent == 0
 
-    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("mode", ["index", "query"])
     def test_toy_collections(self, mode: str, account: Account) -> None:
         """Where all records are returned, there is nothing to warn of."""
         options = make_options(mode, account)
@@ -91,7 +91,32 @@ class TestWarning:
             search = PrivateSearch(ROWS[:10], epsilon=0.5, **options)
             search.search(QUERIES[0])
         assert search.worth is not None
-        assert search.worth.recall == 1
+        assert (search.worth.recall, search.worth.error) == (1, 0)
+        assert "among all 10," in search.worth.sentence
+
+    @pytest.mark.parametrize("mode", ["screening", "hits", "batch"])
+    def test_toy_collections_with_names(self, mode: str) -> None:
+        """A release that names some records may leave out the relevant one, however large k is."""
+        options = make_options(mode)
+        names = [PrivateSearch(ROWS[:10], epsilon=1, rng=seed, **options).search(QUERIES[0]).ids for seed in range(20)]
+        assert 0 < sum(0 in one for one in names) < 20
+        worth = PrivateSearch(ROWS[:10], epsilon=1, rng=1, **options).worth
+        assert worth is not None
+        assert 0.1 < worth.recall < 0.9
+        assert worth.error > 0.1
+
+    @pytest.mark.parametrize(("dimension", "is_warned"), [(64, False), (384, True)])
+    def test_other_models(self, dimension: int, is_warned: bool) -> None:
+        """For a model that is unknown, a warning is given only where even the upper end of the interval is too low."""
+        rows = np.random.default_rng(2).standard_normal((1_460, dimension))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UselessRelease)
+            worth = PrivateSearch(rows, epsilon=20).worth
+            assert bool(caught) == is_warned
+            PrivateSearch(rows, epsilon=1)
+            assert len(caught) == 1 + is_warned
+        assert worth is not None
+        assert worth.sentence.startswith("Predicted" if is_warned else "Unknown for this model")
 
     def test_research_and_files(self, tmp_path: Path) -> None:
         """Research mode costs nothing, and neither does an index from a file."""

@@ -30,8 +30,8 @@ _REACH = 12.0
 class ScoreEstimate:
     """The expected clean score, given a released one, under a public distribution of scores.
 
-    One record of the collection may have any score in the range, whatever the public distribution says: with little
-    noise a score that no public record has is shown as it was released.
+    One record of the collection may have any score in the range, whatever the public distribution says. With noise of a
+    standard deviation below 1 / 400 of the range, a score is shown as it was released, or as the end of the range.
 
     Attributes:
         law: The noise on a score.
@@ -49,6 +49,9 @@ class ScoreEstimate:
 
     def estimate(self, noisy: Float) -> Float:
         """Estimate the clean scores of released ones. A larger released score never has a smaller estimate."""
+        low, high = self.score_range
+        if self.law.std * (_PLACES - 1) < high - low:  # the places lie farther apart than the noise reaches
+            return np.clip(np.asarray(noisy, dtype=np.float64), low, high)
         released, means = self._table
         return np.interp(noisy, released, means)
 

@@ -3,17 +3,20 @@
 The facts are those of the guarantee: the mechanism, the budget and the number of records. What scores look like comes
 from public scores (`QueryScores`). Without the caller's own, those that ship are taken. Then the population is unknown,
 and the stated error also covers how far the data sets at hand lie from each other. ``benchmarks/worth.py`` prints it.
+With the caller's own, the error holds no change of population: queries and records of another kind have other scores,
+also under the same model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoreshield._validation import Check, check_count, check_inside_unit, optional, reject, validate
 from scoreshield.decisions.laws import find_ranking_law
@@ -23,6 +26,8 @@ from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import randomised_response
 
+Float = NDArray[np.float64]
+
 #: The dimension of the model whose scores ship.
 DEFAULT_DIMENSION = 384
 #: A ranking that keeps less than this share of the clean recall is called noise.
@@ -31,10 +36,19 @@ USEFUL_SHARE = 0.5
 #: predicted recalls. Printed by benchmarks/worth.py.
 PREDICTED = (0.0, 0.1, 0.25, 0.5, 0.75)
 _UNKNOWN = (0.17, 0.28, 0.53, 0.44, 0.35)
+#: The kinds of release that name some records, and leave out the others.
+_NAMING = ("matches", "hits")
 #: An epsilon at which randomised response is practically never false.
 _CERTAIN = 40.0
 #: The mean over so many queries lies within the error.
 _ASKED = 100
+#: A screening must name a relevant record with at least so many times the odds of any other record.
+_LEAST_ODDS = 2.0
+#: The estimated share s of a batch is off by up to the first times s (1 - s), or the second times s. It was set so that
+#: the batches of benchmarks/worth.py, from epsilon 4 on, lie inside.
+_SHARE_ERRORS = (0.9, 0.1)
+#: The recall of a hit budget is off by this much where it is small.
+_HIT_ERROR = 0.05
 
 
 class Population(NamedTuple):
@@ -46,12 +60,14 @@ class Population(NamedTuple):
         spread: How far predictions for the private population may lie from those for these scores, at each recall of
             `PREDICTED`.
         is_known: Whether they are of the model of the records, as far as is known.
+        is_own: Whether the caller gave them.
     """
 
     scores: QueryScores
     basis: str
     spread: tuple[float, ...]
     is_known: bool
+    is_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,12 +76,15 @@ class Worth:
 
     Attributes:
         recall: The predicted share of the relevant records that are among the k best.
-        error: Half the width of an interval around it that holds the mean recall of 100 queries nine times in ten.
+        error: Half the width of an interval around it that holds the mean recall of 100 queries nine times in ten. With
+            the caller's public scores, it holds no change of population.
         k: How many records are returned for a query.
         records: The number of records.
         sentence: The prediction in one sentence.
         basis: Which public scores it comes from.
         clean: The predicted share of the same search without privacy. Of a screening, that of its threshold.
+        chance: Of a screening, the predicted share of irrelevant records that are returned; otherwise 0.
+        is_known: Whether the public scores are of the model of the records, as far as is known.
     """
 
     recall: float
@@ -75,11 +94,37 @@ class Worth:
     sentence: str
     basis: str
     clean: float
+    chance: float = 0.0
+    is_known: bool = True
 
     @property
     def is_useful(self) -> bool:
-        """Whether the search is predicted to find at least half of what it would find without privacy."""
-        return self.recall >= USEFUL_SHARE * self.clean
+        """Whether the search is predicted to find at least half of what it would find without privacy.
+
+        A screening must also name relevant records with twice the odds of irrelevant ones. Where the model is unknown,
+        the upper end of the interval counts.
+        """
+        found = self.recall if self.is_known else self.interval[1]
+        is_better = found * (1 - self.chance) >= _LEAST_ODDS * self.chance * (1 - found)
+        return found >= USEFUL_SHARE * self.clean and is_better
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the interval that holds the recall nine times in ten."""
+        return max(self.recall - self.error, 0.0), min(self.recall + self.error, 1.0)
+
+    @property
+    def asked(self) -> str:
+        """What is asked for, as text: ``the best 10 of 2,000``, or ``all 8``."""
+        return f"the best {self.k:,} of {self.records:,}" if self.k < self.records else f"all {self.records:,}"
+
+    @property
+    def figure(self) -> str:
+        """The predicted recall with its error, as text: ``0.53 ± 0.04``, or ``0.27 (between 0 and 0.80)``."""
+        if self.error == 0 or self.error <= self.recall <= 1 - self.error:
+            return f"{self.recall:.2f} ± {self.error:.2f}"
+        low, high = ("0" if end == 0 else "1" if end == 1 else f"{end:.2f}" for end in self.interval)
+        return f"{self.recall:.2f} (between {low} and {high})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -120,21 +165,28 @@ def check_recall(worth: Worth, least: float | None) -> None:
         InvalidInput: Less is predicted. Nothing was released or charged.
     """
     if least is not None and worth.recall < least:
+        if worth.clean < least:
+            other = " or a lower threshold" if worth.chance else " or a larger k" if worth.k < worth.records else ""
+            change = f"so no epsilon reaches it: ask for a lower recall{other}"
+        else:
+            change = "so a larger epsilon helps"
+        if not worth.is_known:
+            change = f"{change}; these figures are those of another model, so give public scores of this one"
         raise InvalidInput(
-            f"A recall of {least:g} is required, and {worth.recall:.2g} ± {worth.error:.2g} is predicted for the best "
-            f"{worth.k:,} of {worth.records:,} records; nothing was released or charged."
+            f"A recall of {least:g} is required, and {worth.figure} is predicted for {worth.asked} records; nothing "
+            f"was released or charged. Without privacy it is {worth.clean:.2f}, {change}."
         )
 
 
 def find_population(public_scores: QueryScores | None, dimension: int | None) -> Population:
     """Find the public scores for records of this dimension: the caller's, or those that ship."""
     if public_scores is not None:
-        return Population(public_scores, public_scores.origin, (0.0,) * len(PREDICTED), True)
+        return Population(public_scores, public_scores.origin, (0.0,) * len(PREDICTED), is_known=True, is_own=True)
     scores = QueryScores.default()
     if dimension in (None, DEFAULT_DIMENSION):
-        return Population(scores, f"{scores.origin}, because no public scores were given", _UNKNOWN, True)
+        return Population(scores, f"{scores.origin}, because no public scores were given", _UNKNOWN, is_known=True)
     basis = f"{scores.origin}, another model than that of these {dimension}-dimensional records"
-    return Population(scores, f"{basis}: give public scores of it", _UNKNOWN, False)
+    return Population(scores, f"{basis}: give public scores of it", _UNKNOWN, is_known=False)
 
 
 @validate(k=check_count, public_scores=check_public_scores)
@@ -153,7 +205,8 @@ def predict_worth(
         guarantee: Of scores, a row, matches, the k best, an index or hits.
         k: How many records are returned for a query.
         dimension: Of the embeddings, where it is known. The scores that ship are of a model with 384 dimensions.
-        public_scores: Public scores of the same model. None takes those that ship, with a larger error.
+        public_scores: Public scores of the same model, of queries and records like the private ones: the error holds no
+            change of population. None takes those that ship, with a larger error.
         law: The law of the released scores, where the guarantee does not determine it.
         share: The share of the clean recall that remains, where a release has no law of scores.
 
@@ -168,27 +221,37 @@ def predict_worth(
         if found is None:
             raise InvalidInput(f"A release of kind {guarantee.regime!r} by {guarantee.mechanism} answers no search.")
         law = found
-    asked_k = _count_answers(guarantee, k)
-    clean = predict_law(_find_clean_law(guarantee), population.scores, records=records, k=k)
-    if k >= records:
-        kept = Prediction(1.0, 0.0)
-    elif share is not None:
-        kept = Prediction(share * clean.value, max(share * clean.error, 0.1 * share))
+    scores, within = population.scores, guarantee.score_range
+    clean_law = _find_clean_law(guarantee)
+    names_some = guarantee.regime in _NAMING
+    clean = predict_law(clean_law, scores, records=records, k=k, names_some=names_some and clean_law != 0.0)
+    chance = _find_chance(law, scores, records=records, k=k) if guarantee.regime == "matches" else 0.0
+    if share is not None:
+        kept = _predict_share(share, clean, scores, records=records, k=k)
     else:
         assert law is not None
-        kept = predict_law(law, population.scores, records=records, k=asked_k, score_range=guarantee.score_range)
-    return state_worth(kept, clean, population, k=k, records=records)
+        fewest = _count_answers(guarantee, k)
+        kept = predict_law(law, scores, records=records, k=fewest, score_range=within, names_some=names_some)
+        if guarantee.regime == "hits":  # a round that names enough may name more
+            most = predict_law(law, scores, records=records, k=k, score_range=within, names_some=True)
+            kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value, _HIT_ERROR))
+    return state_worth(kept, clean, population, k=k, records=records, chance=chance)
 
 
-def state_worth(kept: Prediction, clean: Prediction, population: Population, *, k: int, records: int) -> Worth:
+def state_worth(
+    kept: Prediction, clean: Prediction, population: Population, *, k: int, records: int, chance: float = 0.0
+) -> Worth:
     """State a prediction, with the error of its population, in one sentence."""
-    further = float(np.interp(kept.value, PREDICTED, population.spread)) if k < records else 0.0
-    error = min(math.hypot(kept.error, further), 1.0)
-    sentence = (
-        f"Predicted to find {kept.value:.2f} ± {error:.2f} of the relevant records among the best {k:,} of "
-        f"{records:,}, and {clean.value:.2f} without privacy (by {population.basis})."
-    )
-    return Worth(kept.value, error, k, records, sentence, population.basis, clean.value)
+    is_certain = k >= records and kept.value == 1
+    further = 0.0 if is_certain else float(np.interp(kept.value, PREDICTED, population.spread))
+    error = 0.0 if is_certain else min(math.hypot(kept.error, further), 1.0)
+    worth = Worth(kept.value, error, k, records, "", population.basis, clean.value, chance, population.is_known)
+    found = f"{worth.figure} of the relevant records among {worth.asked}, and {clean.value:.2f} without privacy"
+    like = ", if private queries and records are like these" if population.is_own else ""
+    sentence = f"Predicted to find {found} (by {population.basis}{like})."
+    if not population.is_known:
+        sentence = f"Unknown for this model. Predicted for another one: {found} (by {population.basis})."
+    return replace(worth, sentence=sentence)
 
 
 def count_records(guarantee: Guarantee) -> int:
@@ -211,6 +274,27 @@ def _find_clean_law(guarantee: Guarantee) -> QueryLaw:
     return randomised_response(_CERTAIN, [cut], score_range=(low, high))
 
 
+def _predict_share(share: float, clean: Prediction, scores: QueryScores, *, records: int, k: int) -> Prediction:
+    """Predict the recall of a release that keeps an estimated share of the clean recall."""
+    kept = scores.predict(lambda part: share * part.find_rates(0.0, k=k, records=records), asked=_ASKED)
+    curved, straight = _SHARE_ERRORS
+    unsure = max(curved * share * (1 - share) * clean.value, straight * share)
+    return kept._replace(error=math.hypot(kept.error, unsure))
+
+
+def _find_chance(law: Any, scores: QueryScores, *, records: int, k: int) -> float:
+    """Find the probability that a screening returns a record that is drawn at random."""
+    values, weights = scores.marginal
+    return float(min(k / records, np.average(_find_named(law, values), weights=weights)))
+
+
+def _find_named(law: Any, scores: Float) -> Float:
+    """Find the probability that a record is named: its output in a table is not the lowest."""
+    levels = np.searchsorted(np.asarray(law.cuts), scores, side="left")
+    named: Float = 1 - np.asarray(law.probabilities)[levels, 0]
+    return named
+
+
 def _count_answers(guarantee: Guarantee, k: int) -> int:
     """Count the records that a query names. With few hits a query names fewer than it is asked for."""
     if guarantee.regime == "top-k":
@@ -228,12 +312,30 @@ def predict_law(
     records: int,
     k: int,
     score_range: tuple[float, float] = FULL_RANGE,
+    names_some: bool = False,
 ) -> Prediction:
-    """Predict the recall of one law, once for the same arguments."""
-    return _predict(cast("Hashable", law), scores, records, k, score_range)
+    """Predict the recall of one law, once for the same arguments.
+
+    Args:
+        law: The law of the released scores.
+        scores: The public scores.
+        records: The number of records.
+        k: How many records are returned at most.
+        score_range: The public range that scores are clamped to before noise.
+        names_some: Whether records with the lowest output of a table are not returned at all.
+    """
+    return _predict(cast("Hashable", law), scores, records, k, score_range, names_some)
 
 
 @lru_cache(maxsize=512)
 @np.errstate(all="ignore")  # what the caller set for NumPy must not stop a prediction
-def _predict(law: Any, scores: QueryScores, records: int, k: int, score_range: tuple[float, float]) -> Prediction:
-    return scores.predict_recall(law, k=k, records=records, asked=_ASKED, score_range=score_range)
+def _predict(
+    law: Any, scores: QueryScores, records: int, k: int, score_range: tuple[float, float], names_some: bool
+) -> Prediction:
+    def find(part: QueryScores) -> Float:
+        rates = part.find_rates(law, k=k, records=records, score_range=score_range)
+        if not names_some:
+            return rates
+        return np.minimum(rates, _find_named(law, part.relevant))
+
+    return scores.predict(find, asked=_ASKED)
