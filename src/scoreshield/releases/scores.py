@@ -140,8 +140,8 @@ def release_scores(
         threshold=None)``.
 
     Warns:
-        UselessRelease: The scores are ranked (by ``for_``, anchored windows or a ``k``), and the ranking is predicted to
-            be mostly noise. It is given before anything is charged, and not in research mode.
+        UselessRelease: The scores are ranked (by ``for_``, anchored windows or a ``k``), and the ranking is predicted
+            to be mostly noise. It is given before anything is charged, and not in research mode.
 
     Raises:
         InvalidInput: An argument is not valid.
