@@ -186,11 +186,12 @@ class HitSearch(BaseSearch):
             _embeddings.check_finite(collection.rows)  # before the charge; each query checks the rows that it scores
         self._names, self._collection = names, collection
         is_null = isinstance(options.adjacency, NullRecord)
-        self._budget = self._choose_budget(options.epsilon)
+        budget = self._choose_budget(options.epsilon)
+        self._budget = budget
         self._cuts = choose_cuts(options.cuts, len(names))
         self._values = compute_level_values(self._cuts)
         promised = options.adjacency if is_null and options.adjacency is not None else adjacency
-        self._guarantee = state_guarantee(self._budget, self._cuts, promised, len(names), options.epsilon, options.rng)
+        self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
 
         self._worth = predict_worth(
             self._guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores
@@ -220,19 +221,6 @@ class HitSearch(BaseSearch):
             self._check_header(_check_facts(counters.header, path), path)
             self._names, self._counters = tuple(counters.header.facts["ids"]), counters
 
-    def _choose_budget(self, epsilon: float) -> HitBudget:
-        is_null = isinstance(self._options.adjacency, NullRecord)
-        if self._options.hits is None:
-            return HitBudget.choose(epsilon, len(self._names), is_null=is_null)
-        return HitBudget.split(epsilon, self._options.hits, is_null=is_null)
-
-    def _repeat(self, epsilon: float) -> Worth:
-        """Predict the worth of the same search at another epsilon."""
-        options, promised = self._options, self._guarantee.adjacency
-        budget = self._choose_budget(epsilon)
-        guarantee = state_guarantee(budget, self._cuts, promised, len(self._names), epsilon, options.rng)
-        return predict_worth(guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores)
-
     def _check_worth(self) -> None:
         """Warn before the charge where the first query would be answered mostly by false names."""
         options, worth = self._options, self._worth
@@ -246,6 +234,19 @@ class HitSearch(BaseSearch):
             repeat=self._repeat,
         )
         adviser.check(worth, is_charged=options.rng is None)
+
+    def _choose_budget(self, epsilon: float) -> HitBudget:
+        is_null = isinstance(self._options.adjacency, NullRecord)
+        if self._options.hits is None:
+            return HitBudget.choose(epsilon, len(self._names), is_null=is_null)
+        return HitBudget.split(epsilon, self._options.hits, is_null=is_null)
+
+    def _repeat(self, epsilon: float) -> Worth:
+        """Predict the worth of the same search at another epsilon."""
+        options, promised = self._options, self._guarantee.adjacency
+        budget = self._choose_budget(epsilon)
+        guarantee = state_guarantee(budget, self._cuts, promised, len(self._names), epsilon, options.rng)
+        return predict_worth(guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores)
 
     def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
         """Raise an error unless the counters in a file are of this search."""
