@@ -89,3 +89,27 @@ def test_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert run(monkeypatch, *base, "--threshold", "0.4") == 2
     assert "--threshold needs --top-k" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("scores", "--epsilon", "2", "--for", "ranking", "--top-k", "10"),
+        ("scores", "--epsilon", "8", "--delta", "1e-6", "--top-k", "10"),
+        ("top-k", "--epsilon", "8", "--k", "10"),
+        ("matches", "--epsilon", "1", "--threshold", "0.4"),
+    ],
+)
+def test_printed_lists(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has the best records printed is told that they are noise."""
+    command, *options = arguments
+    assert run(monkeypatch, command, "docs.npy", "--query", "q.npy", *options) == 0
+    assert capsys.readouterr().err.startswith("UselessRelease: At epsilon ")
+
+
+def test_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scores that are not ranked give no warning."""
+    assert run(monkeypatch, "scores", "docs.npy", "--query", "q.npy", "--epsilon", "2", "--delta", "1e-6") == 0
+    assert capsys.readouterr().err == ""

@@ -78,13 +78,33 @@ def test_several_scores() -> None:
     assert batch.guarantee.mechanism == "gaussian"
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_several_bits(delta: float) -> None:
+    """Where one record moves several scores there is no bit, and no noise instead of it."""
+    with pytest.raises(
+        InvalidInput, match="releases one bit for each record, which is not private for several queries"
+    ):
+        ss.release_scores(ROWS, ROWS[:2], epsilon=8, delta=delta, for_="threshold", threshold=0.5)
+    people = ss.Identity(np.arange(len(ROWS)) // 2)
+    with pytest.raises(InvalidInput, match="not private for identities without centroids"):
+        ss.release_scores(ROWS, QUERY, epsilon=8, delta=delta, for_="threshold", threshold=0.5, adjacency=people)
+    with pytest.raises(
+        InvalidInput, match="A ranking for several queries takes Gaussian noise: give a 'delta' above 0"
+    ):
+        ss.release_scores(ROWS, ROWS[:2], epsilon=8, for_="ranking")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"for_": "sorting"}, "'for_' parameter"),
         ({"for_": "threshold"}, "belong together"),
         ({"for_": "ranking", "threshold": 0.3}, "belong together"),
-        ({"for_": "threshold", "threshold": 1.0}, "'cuts' parameter"),
+        (
+            {"for_": "threshold", "threshold": 1.0},
+            "'threshold' parameter of release_scores must be strictly between -1 and 1",
+        ),
+        ({"for_": "threshold", "threshold": 0.8, "score_range": (0, 0.8)}, "strictly between 0 and 0.8"),
         ({"k": 0}, "'k' parameter"),
         ({"require_recall": 1.5}, "'require_recall' parameter"),
         ({"public_scores": [0.1]}, "'public_scores' parameter"),

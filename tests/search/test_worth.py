@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from scoreshield.decisions.queries import QueryScores
 from scoreshield.errors import InvalidInput, UselessRelease
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.accounts import Account
+from scoreshield.releases.advice import _EPSILONS
 from scoreshield.search import Hits, PrivateSearch
 
 RNG = np.random.default_rng(17)
@@ -40,11 +44,56 @@ def make_options(mode: str, account: Account | None = None) -> dict[str, Any]:
 MODES = ("index", "query", "screening", "hits", "batch")
 
 
+WORDS = ROWS[:700] + 0.05 * np.random.default_rng(3).standard_normal((700, DIMENSION))
+#: Searches that rank by noise: an epsilon and the other arguments.
+USELESS: dict[str, tuple[float, dict[str, Any]]] = {
+    "index": (3, {"mode": "index"}),
+    "gaussian index": (8, {"mode": "index", "delta": 1e-6, "mechanism": "gaussian"}),
+    "reduced index": (8, {"mode": "index", "components": 64}),
+    "index of identities": (8, {"mode": "index", "identity_of": lambda one: one // 2}),
+    "codebook": (3, {"mode": "index", "codebook": ss.PublicCodebook(WORDS)}),
+    "query": (3, {"mode": "query"}),
+    "laplace": (8, {"mode": "query", "mechanism": "laplace"}),
+    "gaussian": (4, {"mode": "query", "mechanism": "gaussian", "delta": 1e-6}),
+    "narrow range": (3, {"mode": "query", "score_range": (0.6, 1)}),
+    "identities": (8, {"mode": "query", "delta": 1e-6, "identity_of": lambda one: one // 2}),
+    "screening": (3, {"mode": "screening", "threshold": 0.4}),
+    "refined screening": (3, {"mode": "screening", "threshold": 0.4, "refine": 0.5}),
+    "hits": (6, {"mode": "hits"}),
+    "four hits": (10, {"mode": "hits", "hits": 4}),
+    "large batch": (4, {"mode": "batch", "queries": np.vstack([QUERIES] * 17)}),
+}
+
+
+#: Releases that rank by noise, and what the warning calls them.
+RANKED: dict[str, tuple[Callable[..., Any], str]] = {
+    "ranking": (partial(ss.release_scores, ROWS, QUERIES[0], epsilon=1, for_="ranking"), "a release of scores"),
+    "anchored": (partial(ss.release_scores, ROWS, QUERIES[0], epsilon=2, mechanism="anchored"), "a release of scores"),
+    "k": (partial(ss.release_scores, ROWS, QUERIES[0], epsilon=8, delta=1e-6, k=10), "a release of scores"),
+    "top-k": (partial(ss.release_top_k, ROWS, QUERIES[0], 10, epsilon=8), "a release of the best records"),
+    "one best": (partial(ss.release_top_k, ROWS, QUERIES[0], 1, epsilon=1), "a release of the best records"),
+    "matches": (partial(ss.release_matches, ROWS, QUERIES[0], 0.4, epsilon=1), "a screening"),
+}
+
+
+def catch_useless(make: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make()
+    return [str(one.message) for one in caught if issubclass(one.category, UselessRelease)]
+
+
+def find_suggested(text: str) -> float | None:
+    """Find the epsilon that a warning suggests."""
+    found = re.search(r"epsilon (\d+) finds half of what", text)
+    return None if found is None else float(found[1])
+
+
 class TestWarning:
     @pytest.mark.parametrize("mode", MODES)
     def test_before_charge(self, mode: str, account: Account) -> None:
         """A search that would rank by noise says so before anything is charged, and names a change that helps."""
-        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; .*(finds|helps?)") as caught:
+        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; (.* )?epsilon \d+ finds half") as caught:
             PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
         assert len(caught) == 1
         assert __file__ in caught[0].filename  # it points at the caller's line
@@ -54,6 +103,40 @@ class TestWarning:
             with pytest.raises(UselessRelease):
                 PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
         assert account.spent == spent
+
+    @pytest.mark.parametrize("name", USELESS)
+    def test_suggested_epsilon(self, name: str, tmp_path: Path) -> None:
+        """With the suggested epsilon and the same arguments there is no warning; with the one before it there is."""
+        account = Ledger.create(f"sqlite:///{tmp_path / 'large.db'}", epsilon=2_000.0, delta=1e-4).account("people")
+        epsilon, options = USELESS[name]
+        (text,) = catch_useless(lambda: PrivateSearch(ROWS, epsilon=epsilon, ledger=account, **options))
+        larger = find_suggested(text)
+        if larger is None:
+            assert name == "identities"
+            assert "no epsilon up to 200 is predicted to help" in text
+            assert catch_useless(lambda: PrivateSearch(ROWS, epsilon=200, ledger=account, **options))
+            return
+        assert not catch_useless(lambda: PrivateSearch(ROWS, epsilon=larger, ledger=account, **options))
+        smaller = max(one for one in (epsilon, *_EPSILONS) if one < larger)
+        (near,) = catch_useless(lambda: PrivateSearch(ROWS, epsilon=smaller, ledger=account, **options))
+        assert find_suggested(near) == larger
+
+    @pytest.mark.parametrize("name", ["gaussian index", "laplace", "hits", "refined screening"])
+    def test_suggested_mode(self, name: str, account: Account) -> None:
+        """A release per query is suggested with the recall that it is then predicted to have."""
+        epsilon, options = USELESS[name]
+        (text,) = catch_useless(lambda: PrivateSearch(ROWS, epsilon=max(epsilon, 6), ledger=account, **options))
+        assert ("mechanism='auto'" in text) == ("mechanism" in options)
+        search = PrivateSearch(ROWS, epsilon=max(epsilon, 6), mode="query", ledger=account)
+        assert f"finds {search.worth.recall:.2f} at " in text
+        assert search.worth.is_useful
+
+    def test_identities(self, account: Account) -> None:
+        """Records that share epsilon have no release per query without a delta, and none is suggested."""
+        epsilon, options = USELESS["index of identities"]
+        (text,) = catch_useless(lambda: PrivateSearch(ROWS, epsilon=epsilon, ledger=account, **options))
+        assert "mode='query'" not in text
+        assert "batch" not in text
 
     def test_first_line_of_the_readme(self) -> None:
         with pytest.warns(UselessRelease, match=r"At epsilon 8 an index ranks mostly by noise.*mode='query'"):
@@ -134,6 +217,27 @@ class TestWarning:
             PrivateSearch(ROWS, epsilon=2, require_recall=0.9, **make_options(mode, account))
         assert account.spent == 0
         assert PrivateSearch(ROWS, epsilon=200, require_recall=0.1, rng=1, **make_options(mode)).worth.recall > 0.1
+
+    @pytest.mark.parametrize("name", RANKED)
+    def test_ranked_releases(self, name: str, account: Account) -> None:
+        """Releases of one query that are ranked warn before the charge, and what they suggest helps."""
+        release, called = RANKED[name]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            with pytest.raises(UselessRelease, match=f"{called} ranks mostly by noise") as caught:
+                release(ledger=account)
+            assert account.spent == 0
+            release(rng=1)  # research costs nothing
+            larger = find_suggested(str(caught.value))
+            if larger is not None:
+                release(epsilon=larger)
+            else:
+                assert "release_scores with for_='ranking' finds" in str(caught.value)
+
+    def test_values_are_not_ranked(self) -> None:
+        """Scores whose values are used, and those of a threshold, give no warning."""
+        for options in ({"delta": 1e-6}, {"for_": "threshold", "threshold": 0.4}, {"mechanism": "staircase"}):
+            assert not catch_useless(lambda options=options: ss.release_scores(ROWS, QUERIES[0], epsilon=1, **options))
 
     def test_releases(self, account: Account) -> None:
         """The release functions warn and stop too."""

@@ -81,7 +81,6 @@ def release_scores_command(
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
     ranking.check(use)
     public = read_query(query, query_array)
-    k = 10 if ranking.top_k is None else ranking.top_k
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -89,7 +88,7 @@ def release_scores_command(
         delta=delta,
         mechanism=windows.choose_mechanism(mechanism),
         for_=use,
-        k=k,
+        k=ranking.top_k,
         threshold=ranking.threshold if use == "threshold" else None,
         require_recall=worth.require_recall,
         calibration=calibration,
@@ -100,6 +99,7 @@ def release_scores_command(
         ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
+    k = 10 if ranking.top_k is None else ranking.top_k
     facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1])
     write_release(charge.annotate(release), output, options.as_json, facts)
 

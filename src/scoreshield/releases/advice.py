@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scoreshield.decisions.laws import make_privunit_law
 from scoreshield.decisions.queries import QueryScores
-from scoreshield.decisions.ranking import choose_for_ranking
-from scoreshield.decisions.worth import USEFUL_SHARE, Worth, check_recall, find_population, predict_law
-from scoreshield.errors import InvalidInput, UselessRelease
-from scoreshield.privacy.levels.tables import randomised_response
-from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
+from scoreshield.decisions.worth import Worth, check_recall, predict_worth
+from scoreshield.errors import ScoreShieldError, UselessRelease
+from scoreshield.privacy.adjacency import FULL_RANGE
 
 #: How a release answers a search.
-Kind = Literal["index", "query", "scores", "screening", "hits", "batch", "codebook"]
+Kind = Literal["index", "query", "scores", "screening", "top-k", "hits", "batch", "codebook"]
 
 #: Budgets that are suggested, up to the largest that is worth suggesting.
 _EPSILONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
@@ -37,6 +35,7 @@ _NAMES = {
     "query": "each query",
     "scores": "a release of scores",
     "screening": "a screening",
+    "top-k": "a release of the best records",
     "hits": "a hit budget",
     "batch": "a batch",
 }
@@ -52,8 +51,11 @@ class Adviser:
         dimension: Of the embeddings.
         public_scores: The caller's public scores.
         require_recall: The least predicted recall that the caller accepts.
-        is_automatic: Whether the mechanism for scores was chosen by its predicted recall.
-        group: How many records share epsilon.
+        is_automatic: Whether the caller named no mechanism.
+        is_grouped: Whether one neighbour changes several records, so that they share epsilon.
+        score_range: The public range of scores.
+        repeat: Predicts the worth of the same release, with all its other arguments, at another epsilon. None where it
+            cannot be repeated. No epsilon is then suggested.
     """
 
     kind: Kind
@@ -62,7 +64,9 @@ class Adviser:
     public_scores: QueryScores | None = None
     require_recall: float | None = None
     is_automatic: bool = True
-    group: int = 1
+    is_grouped: bool = False
+    score_range: tuple[float, float] = FULL_RANGE
+    repeat: Callable[[float], Worth] | None = None
 
     def check(self, worth: Worth, *, is_charged: bool = True) -> None:
         """Raise an error below the required recall, and warn where the ranking would be noise.
@@ -89,74 +93,81 @@ class Adviser:
 
     def _suggest(self, worth: Worth) -> str:
         """Name the cheapest change that helps: another release at the same epsilon, and then a larger epsilon."""
-        wanted = USEFUL_SHARE * worth.clean
-        found = []
-        if self.kind == "scores" or (self.kind == "query" and not self.is_automatic):
-            value = self._predict_query(self.epsilon, worth)
-            if value >= wanted:
-                how = "mechanism='auto' with for_='ranking'" if self.kind == "scores" else "mechanism='auto'"
-                found.append(f"{how} finds {value:.2f} at the same epsilon")
-        elif self.kind != "query":
-            value = self._predict_query(self.epsilon, worth)
-            if value >= wanted:
-                found.append(f"mode='query' with a ledger finds {value:.2f} at epsilon {self.epsilon:g} for each query")
-            value = self._predict_batch(self.epsilon, worth)
-            if self.kind != "batch" and value >= wanted:
-                found.append(f"a batch of {_BATCH} queries that are known now finds {value:.2f} at the same epsilon")
-        larger = self._find_epsilon(worth, wanted)
+        found = list(filter(None, (self._suggest_query(worth), self._suggest_batch(worth))))[:1]
+        if self.repeat is None:
+            return found[0] if found else "use a larger epsilon, fewer records or a larger k"
+        larger = self._find_epsilon(self.repeat)
         if larger is not None:
             found.append(f"epsilon {larger:g} finds half of what is found without privacy")
         if not found:
             return f"no epsilon up to {_EPSILONS[-1]} is predicted to help, so use fewer records or a larger k"
-        return f"{found[0]}" if len(found) == 1 else f"{found[0]}, or {found[1]}"
+        return ", or ".join(found)
 
-    def _find_epsilon(self, worth: Worth, wanted: float) -> float | None:
-        """Find the least epsilon of the list at which the same kind of release is useful; None where there is none."""
-        predict = self._choose_predictor(worth)
+    def _suggest_query(self, worth: Worth) -> str | None:
+        """Suggest the mechanism that is best for the scores of one query, where it is another and is useful."""
+        if self.is_grouped or (self.kind in ("query", "scores") and self.is_automatic):
+            return None
+        other = _try(lambda: self._predict_query(worth))
+        if other is None or not other.is_useful:
+            return None
+        if self.kind == "query":
+            return f"mechanism='auto' finds {other.recall:.2f} at the same epsilon"
+        if self.kind in ("scores", "top-k"):
+            return f"release_scores with for_='ranking' finds {other.recall:.2f} at the same epsilon"
+        mode = "mode='query'" if self.is_automatic else "mode='query', mechanism='auto'"
+        return (
+            f"a release per query (release_scores with for_='ranking', or {mode} with a ledger) finds "
+            f"{other.recall:.2f} at epsilon {self.epsilon:g} for each query"
+        )
+
+    def _suggest_batch(self, worth: Worth) -> str | None:
+        """Suggest a batch instead of another release for all queries, where it is useful."""
+        if self.is_grouped or self.kind not in ("index", "codebook", "hits", "screening"):
+            return None
+        other = _try(lambda: self._predict_batch(worth))
+        if other is None or not other.is_useful:
+            return None
+        return f"a batch of {_BATCH} queries that are known now finds {other.recall:.2f} at the same epsilon"
+
+    def _find_epsilon(self, repeat: Callable[[float], Worth]) -> float | None:
+        """Find the least epsilon of the list at which the same release is useful; None where there is none."""
+
+        def is_enough(epsilon: float) -> bool:
+            other = _try(lambda: repeat(epsilon))
+            return other is not None and other.is_useful
+
         larger = [float(one) for one in _EPSILONS if one > self.epsilon]
-        place = _bisect(larger, lambda epsilon: predict(epsilon) >= wanted)
+        place = _bisect(larger, is_enough)
         return larger[place] if place < len(larger) else None
 
-    def _choose_predictor(self, worth: Worth) -> Callable[[float], float]:
-        match self.kind:
-            case "index" | "codebook":
-                return lambda epsilon: self._predict_index(epsilon, worth)
-            case "batch":
-                return lambda epsilon: self._predict_batch(epsilon, worth)
-            case "hits":
-                return lambda epsilon: self._predict_bit(0.75 * epsilon, worth)
-            case "screening":
-                return lambda epsilon: self._predict_bit(epsilon, worth)
-            case _:
-                return lambda epsilon: self._predict_query(epsilon, worth)
+    def _predict_query(self, worth: Worth) -> Worth:
+        from scoreshield.releases.scores import prepare_scores  # which builds on this module
 
-    def _predict_index(self, epsilon: float, worth: Worth) -> float:
-        each = epsilon / self.group
-        if not SMALLEST_EPSILON <= each <= LARGEST_EPSILON:
-            return 0.0
-        scores = find_population(self.public_scores, self.dimension).scores
-        unit = PrivUnit.calibrate(self.dimension, each)
-        law = make_privunit_law(unit.std, unit.mean, self.dimension, unit.p)
-        return predict_law(law, scores, records=worth.records, k=worth.k).value
-
-    def _predict_query(self, epsilon: float, worth: Worth) -> float:
-        return choose_for_ranking(
-            epsilon,
-            records=worth.records,
+        rows = make_public_rows(worth.records, self.dimension)
+        pending = prepare_scores(
+            rows,
+            rows[0],
+            epsilon=self.epsilon,
+            for_="ranking",
             k=worth.k,
             public_scores=self.public_scores,
-            dimension=self.dimension,
-        ).prediction.value
+            score_range=self.score_range,
+            rng=0,
+        )
+        return predict_worth(pending.guarantee, k=worth.k, dimension=self.dimension, public_scores=self.public_scores)
 
-    def _predict_bit(self, epsilon: float, worth: Worth) -> float:
-        scores = find_population(self.public_scores, self.dimension).scores
-        cut = float(np.median(scores.find_score(worth.k, worth.records)))
-        return predict_law(randomised_response(epsilon, [cut]), scores, records=worth.records, k=worth.k).value
+    def _predict_batch(self, worth: Worth) -> Worth:
+        from scoreshield.releases.batch import predict_batch_worth, prepare_batch  # which builds on this module
 
-    def _predict_batch(self, epsilon: float, worth: Worth) -> float:
-        from scoreshield.releases.batch import estimate_share  # which builds on this module
+        rows = make_public_rows(worth.records, self.dimension)
+        queries = make_public_rows(_BATCH, self.dimension)
+        pending = prepare_batch(rows, queries, epsilon=self.epsilon, k=worth.k, rng=0)
+        return predict_batch_worth(pending.guarantee, self.dimension, worth.k, self.public_scores)
 
-        return worth.clean * estimate_share(epsilon / self.group, worth.records, _BATCH, worth.k)
+
+def make_public_rows(count: int, dimension: int) -> NDArray[np.float64]:
+    """Make equal rows of this shape, so that a release is prepared for a prediction and no record can enter it."""
+    return np.broadcast_to(np.eye(1, dimension)[0], (count, dimension))
 
 
 def _find_caller() -> int:
@@ -172,9 +183,15 @@ def _bisect(values: list[float], is_enough: Callable[[float], bool]) -> int:
     first, last = 0, len(values)
     while first < last:
         middle = (first + last) // 2
-        try:
-            enough = is_enough(values[middle])
-        except InvalidInput:  # a budget that the mechanism does not take
-            enough = False
-        first, last = (first, middle) if enough else (middle + 1, last)
+        first, last = (first, middle) if is_enough(values[middle]) else (middle + 1, last)
     return first
+
+
+def _try(predict: Callable[[], Worth]) -> Worth | None:
+    """Predict a worth; None for a budget or other arguments that the release does not take."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a release that is not made
+            return predict()
+    except ScoreShieldError:
+        return None

@@ -9,8 +9,10 @@ true less often. `BatchAlphabet` chooses both from public facts. docs/proofs/bat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.response import LARGEST_SIZE, SetResponse, Symbols
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.advice import Adviser
+from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.index import BestRecords
 from scoreshield.releases.pipeline import PendingRelease, PrivateCollection, draw_tie_break
 from scoreshield.releases.results import Release, is_seed
@@ -468,19 +470,18 @@ def release_batch(
         UselessRelease: The ranking is predicted to be mostly noise. It is given before anything is charged, and not in
             research mode.
     """
-    pending = prepare_batch(
-        embeddings,
-        queries,
-        epsilon=epsilon,
-        k=k,
-        names=names,
-        levels=levels,
-        adjacency=adjacency,
-        norm=norm,
-        rng=rng,
-        progress=progress,
+    prepare = partial(prepare_batch, k=k, names=names, levels=levels, adjacency=adjacency, norm=norm)
+    pending = prepare(embeddings, queries, epsilon=epsilon, rng=rng, progress=progress)
+    size, dimension = np.shape(embeddings)
+    rows = make_public_rows(size, dimension)
+    check_batch_worth(
+        pending.guarantee,
+        dimension,
+        k,
+        public_scores,
+        require_recall,
+        lambda other: prepare(rows, queries, epsilon=other, rng=0).guarantee,
     )
-    check_batch_worth(pending.guarantee, int(np.shape(queries)[-1]), k, public_scores, require_recall)
     return pending.release(ledger)
 
 
@@ -494,12 +495,31 @@ def predict_batch_worth(guarantee: Guarantee, dimension: int, k: int, public_sco
 
 
 def check_batch_worth(
-    guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None, require_recall: float | None
+    guarantee: Guarantee,
+    dimension: int,
+    k: int,
+    public_scores: QueryScores | None,
+    require_recall: float | None,
+    repeat: Callable[[float], Guarantee] | None = None,
 ) -> Worth:
-    """Predict the worth of a batch before its charge, and warn where the ranking would be noise."""
-    worth = predict_batch_worth(guarantee, dimension, k, public_scores)
-    group = round(guarantee.epsilon / guarantee.details["epsilon_per_record"])
-    adviser = Adviser("batch", guarantee.epsilon, dimension, public_scores, require_recall, group=group)
+    """Predict the worth of a batch before its charge, and warn where the ranking would be noise.
+
+    ``repeat`` states the guarantee of the same batch at another epsilon.
+    """
+
+    def predict(stated: Guarantee) -> Worth:
+        return predict_batch_worth(stated, dimension, k, public_scores)
+
+    worth = predict(guarantee)
+    adviser = Adviser(
+        "batch",
+        guarantee.epsilon,
+        dimension,
+        public_scores,
+        require_recall,
+        is_grouped=isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1,
+        repeat=None if repeat is None else lambda epsilon: predict(repeat(epsilon)),
+    )
     adviser.check(worth, is_charged=guarantee.sampler != "research")
     return worth
 
@@ -568,12 +588,6 @@ def _estimate_uniform(epsilon: float, queries: int, size: int, count: int) -> fl
     symbols = math.lgamma(queries + 1) - math.lgamma(size + 1) - math.lgamma(queries - size + 1)
     spread = min(symbols + size * math.log(count), 700.0)
     return 1 / (1 + math.expm1(min(epsilon, 700.0)) * math.exp(-spread))
-
-
-def estimate_share(epsilon: float, records: int, queries: int, k: int) -> float:
-    """Estimate the share of the clean recall at k that a batch of so many queries keeps."""
-    response = BatchAlphabet.choose(epsilon=epsilon, records=records, queries=queries, k=k).response
-    return min(1.0, _estimate_share(epsilon, records, queries, k, response.size, response.levels))
 
 
 def _estimate_share(epsilon: float, records: int, queries: int, k: int, size: int, count: int) -> float:

@@ -12,8 +12,9 @@ proofs and measurements.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -29,10 +30,10 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
-from scoreshield.privacy.adjacency import Adjacency, Replacement
+from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.advice import Adviser
+from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.exports import VectorExports
 from scoreshield.releases.index_pairs import choose_gaussian_components, pair_components, warn_of_noisy_pairs
 from scoreshield.releases.index_plan import (
@@ -381,9 +382,8 @@ def release_index(
         UselessRelease: A search by the index is predicted to rank mostly by noise. It is given before anything is
             charged, and neither for pairs nor in research mode.
     """
-    pending: PendingRelease[_embeddings.Rows, Any] = prepare_index(
-        embeddings,
-        epsilon=epsilon,
+    prepare = partial(
+        prepare_index,
         delta=delta,
         mechanism=mechanism,
         use=use,
@@ -394,12 +394,20 @@ def release_index(
         center_share=center_share,
         codebook=codebook,
         adjacency=adjacency,
-        rng=rng,
-        progress=progress,
     )
+    pending: PendingRelease[_embeddings.Rows, Any] = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
     if use == "search" or require_recall is not None:
-        dimension = int(np.shape(embeddings)[1])
-        check_index_worth(pending.guarantee, dimension, k, public_scores, require_recall, codebook)
+        size, dimension = np.shape(embeddings)
+        rows = make_public_rows(size, dimension)
+        check_index_worth(
+            pending.guarantee,
+            dimension,
+            k,
+            public_scores,
+            require_recall,
+            codebook,
+            lambda other: prepare(rows, epsilon=other, rng=0).guarantee,
+        )
     if changes == "private":
         if ids is not None:
             _validation.reject("ids", "left out unless changes='public'", ids)
@@ -428,12 +436,27 @@ def check_index_worth(
     public_scores: QueryScores | None,
     require_recall: float | None,
     codebook: PublicCodebook | None,
+    repeat: Callable[[float], Guarantee] | None = None,
 ) -> Worth:
-    """Predict the worth of an index before its charge, and warn where a search would rank by noise."""
-    worth = predict_index_worth(guarantee, dimension, k, public_scores, codebook)
-    group = round(guarantee.sensitivity**2 / 4) if guarantee.mechanism != "gaussian" else 1
-    kind: Literal["codebook", "index"] = "index" if codebook is None else "codebook"
-    adviser = Adviser(kind, guarantee.epsilon, dimension, public_scores, require_recall, group=group)
+    """Predict the worth of an index before its charge, and warn where a search would rank by noise.
+
+    ``repeat`` states the guarantee of the same index at another epsilon.
+    """
+
+    def predict(stated: Guarantee) -> Worth:
+        return predict_index_worth(stated, dimension, k, public_scores, codebook)
+
+    worth = predict(guarantee)
+    adviser = Adviser(
+        "index" if codebook is None else "codebook",
+        guarantee.epsilon,
+        dimension,
+        public_scores,
+        require_recall,
+        is_automatic=guarantee.mechanism != "gaussian",
+        is_grouped=isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1,
+        repeat=None if repeat is None else lambda epsilon: predict(repeat(epsilon)),
+    )
     adviser.check(worth, is_charged=guarantee.sampler != "research")
     return worth
 

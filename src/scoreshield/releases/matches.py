@@ -12,6 +12,7 @@ One record moves one score, so what is private for the answer of a single record
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import Check, check_epsilon, constrain, one_of, validate
-from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
@@ -29,6 +30,7 @@ from scoreshield.privacy.noise import StaircaseNoise, add_noise, choose_grid_ste
 from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps, draw_tie_break
 from scoreshield.releases.results import MatchRelease
 
@@ -85,7 +87,7 @@ def release_matches(
         score_range: For refined scores, the public range that they are clamped to. Scores of records that pass are
             clamped to [threshold, upper end], which is also public and narrower.
         norm: As in `release_scores`.
-        k: How many of the released records will be read, for ``require_recall``.
+        k: How many of the released records will be read. Predictions are made for it.
         require_recall: As in `release_scores`.
         rng: As in `release_scores`.
         ledger: As in `release_scores`.
@@ -95,21 +97,36 @@ def release_matches(
         same by falling score if refined, in a random order otherwise), ``.noisy`` (the scores of the candidates, empty
         if not refined), ``.expected_false``, ``.count`` (unbiased), ``.count_interval(confidence)`` and
         ``.guarantee``.
+
+    Warns:
+        UselessRelease: Mostly false records are predicted among the first ``k``. It is given before anything is
+            charged, and not in research mode.
     """
-    pending = prepare_matches(
-        embeddings,
-        query,
-        threshold,
-        epsilon=epsilon,
+    prepare = partial(
+        prepare_matches,
+        query=query,
+        threshold=threshold,
         refine=refine,
         adjacency=adjacency,
         score_range=score_range,
         norm=norm,
-        rng=rng,
     )
-    if require_recall is not None:
-        worth = predict_worth(pending.guarantee, k=k, dimension=int(np.shape(query)[-1]))
-        check_recall(worth, require_recall)
+    pending = prepare(embeddings, epsilon=epsilon, rng=rng)
+    if require_recall is not None or rng is None:
+        rows = make_public_rows(*np.shape(embeddings))
+
+        def predict(guarantee: Guarantee) -> Worth:
+            return predict_worth(guarantee, k=k, dimension=rows.shape[1])
+
+        adviser = Adviser(
+            "screening",
+            epsilon,
+            rows.shape[1],
+            require_recall=require_recall,
+            score_range=score_range,
+            repeat=lambda other: predict(prepare(rows, epsilon=other, rng=0).guarantee),
+        )
+        adviser.check(predict(pending.guarantee), is_charged=rng is None)
     return pending.release(ledger)
 
 

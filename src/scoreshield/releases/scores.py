@@ -6,7 +6,9 @@ new noise law for scores goes to ``privacy/noise/`` and to ``PrivacyRequest.cali
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,16 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Norm, Rng
-from scoreshield._validation import Check, check_real, constrain, one_of, optional, validate
+from scoreshield._validation import Check, check_count, check_real, constrain, one_of, optional, validate
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.ranking import choose_for_ranking
-from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
+    Identity,
     ReleaseShape,
     Replacement,
     Sensitivity,
@@ -35,6 +38,7 @@ from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, ran
 from scoreshield.privacy.noise import StaircaseNoise, add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.privacy.tails import AnchoredWindows
+from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.pipeline import (
     PRIVACY_CHECKS,
     AdditiveMechanism,
@@ -72,7 +76,7 @@ SCORE_CHECKS: dict[str, Check] = {
 
 
 @clear_frames_on_error
-@validate(**SCORE_CHECKS, require_recall=WORTH_CHECKS["require_recall"])
+@validate(**SCORE_CHECKS | {"k": optional(check_count), "require_recall": WORTH_CHECKS["require_recall"]})
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -81,7 +85,7 @@ def release_scores(
     delta: float = 0.0,
     mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | None = None,
     for_: ScoreUse = "values",
-    k: int = 10,
+    k: int | None = None,
     threshold: float | None = None,
     public_scores: QueryScores | None = None,
     require_recall: float | None = None,
@@ -112,7 +116,8 @@ def release_scores(
             keep the most of the ``k`` best records (`decisions.choose_for_ranking`): noise, windows or a level table.
             ``"threshold"``: one bit per record by randomised response, which says whether its score is above
             ``threshold``; no pure mechanism has a smaller worst error of this decision.
-        k: How many best records will be asked for, where scores are for ranking.
+        k: How many best records will be asked for. One that is given says that the scores are ranked, whatever they are
+            for. For ``"ranking"`` and ``require_recall`` it is 10 otherwise.
         threshold: The public threshold, where scores are for one.
         public_scores: Public scores of the same model, for ``"ranking"`` and predictions; None takes those that ship.
         require_recall: Raise an error, before anything is charged, unless the predicted recall at ``k`` is at least
@@ -134,15 +139,21 @@ def release_scores(
         A ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
         threshold=None)``.
 
+    Warns:
+        UselessRelease: The scores are ranked (by ``for_``, anchored windows or a ``k``), and the ranking is predicted
+            to be mostly noise. It is given before anything is charged, and not in research mode.
+
     Raises:
         InvalidInput: An argument is not valid.
         InvalidCalibration: A textbook rule is not private here.
         BudgetExceeded: The ledger does not cover the release.
     """
-    pending = prepare_scores(
-        embeddings,
-        query,
-        epsilon=epsilon,
+    is_anchored = isinstance(mechanism, AnchoredWindows) or mechanism == "anchored"
+    is_ranked = k is not None or for_ == "ranking" or is_anchored
+    k = 10 if k is None else k
+    prepare = partial(
+        prepare_scores,
+        query=query,
         delta=delta,
         mechanism=mechanism,
         for_=for_,
@@ -153,14 +164,56 @@ def release_scores(
         adjacency=adjacency,
         score_range=score_range,
         norm=norm,
-        rng=rng,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    if require_recall is not None:
-        dimension = np.shape(query)[-1]
-        worth = predict_worth(pending.guarantee, k=k, dimension=dimension, public_scores=public_scores)
-        check_recall(worth, require_recall)
+    pending = prepare(embeddings, epsilon=epsilon, rng=rng)
+    if require_recall is not None or (is_ranked and rng is None):
+        rows = make_public_rows(*np.shape(embeddings))
+        _check_worth(
+            pending.guarantee,
+            rows.shape[1],
+            k,
+            public_scores,
+            require_recall,
+            lambda other: prepare(rows, epsilon=other, rng=0).guarantee,
+            is_automatic=for_ == "ranking",
+            is_ranked=is_ranked,
+        )
     return pending.release(ledger)
+
+
+def _check_worth(
+    guarantee: Guarantee,
+    dimension: int,
+    k: int,
+    public_scores: QueryScores | None,
+    require_recall: float | None,
+    repeat: Callable[[float], Guarantee],
+    *,
+    is_automatic: bool,
+    is_ranked: bool,
+) -> None:
+    """Predict the worth of scores before their charge, and warn where a ranking by them would be noise.
+
+    ``repeat`` states the guarantee of the same release at another epsilon.
+    """
+
+    def predict(stated: Guarantee) -> Worth:
+        return predict_worth(stated, k=k, dimension=dimension, public_scores=public_scores)
+
+    adviser = Adviser(
+        "scores",
+        guarantee.epsilon,
+        dimension,
+        public_scores,
+        require_recall,
+        is_automatic=is_automatic,
+        is_grouped=len(guarantee.shape) > 1
+        or (isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1),
+        score_range=guarantee.score_range,
+        repeat=lambda epsilon: predict(repeat(epsilon)),
+    )
+    adviser.check(predict(guarantee), is_charged=is_ranked and guarantee.sampler != "research")
 
 
 @constrain(**SCORE_CHECKS)
@@ -187,6 +240,9 @@ def prepare_scores(
     if mechanism is None:
         mechanism = "gaussian" if for_ == "values" else "auto"
     _check_use(mechanism, for_, threshold)
+    if threshold is not None and not score_range[0] < threshold < score_range[1]:
+        must = f"strictly between {score_range[0]:g} and {score_range[1]:g}, the ends of the score range"
+        _validation.reject("threshold", must, threshold)
     if mechanism == "auto":
         mechanism, delta = _choose_mechanism(problem, epsilon, delta, for_, k, threshold, public_scores)
         is_chosen = True
@@ -368,6 +424,15 @@ def _choose_mechanism(
     public_scores: QueryScores | None,
 ) -> tuple[Any, float]:
     """Choose a mechanism, and the delta that it spends, by what the scores are for. It reads public facts only."""
+    if for_ != "values" and not problem.moves_one_score():
+        what = "several queries" if len(problem.queries) > 1 else "identities without centroids"
+        if for_ == "threshold":
+            raise InvalidInput(
+                f"for_='threshold' releases one bit for each record, which is not private for {what}: give one query, "
+                "and no identities without centroids."
+            )
+        if delta == 0:
+            raise InvalidInput(f"A ranking for {what} takes Gaussian noise: give a 'delta' above 0.")
     if for_ == "values" or not problem.moves_one_score():
         return _choose_noise(problem, epsilon, delta)
     if for_ == "threshold":

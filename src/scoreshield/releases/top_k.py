@@ -16,7 +16,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, one_of, validate
-from scoreshield.decisions.worth import WORTH_CHECKS, check_recall, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
@@ -24,6 +24,7 @@ from scoreshield.privacy.noise import choose_grid_step
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.releases.advice import Adviser
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps
 from scoreshield.releases.results import TopKRelease
 
@@ -78,29 +79,35 @@ def release_top_k(
 
     Returns:
         A TopKRelease with ``.indices`` and ``.guarantee``.
+
+    Warns:
+        UselessRelease: The records are predicted to be chosen mostly by noise. It is given before anything is charged,
+            and not in research mode.
     """
     low, high = score_range
     source, queries = check_single_query(embeddings, query, adjacency)
     sampler = name_sampler(rng)
     if k > source.size:
         _validation.reject("k", f"at most the number of records, {source.size:,}", k)
-    each = epsilon / k
-    step = choose_grid_step((high - low) / each)
+    facts = ReleaseFacts(source.adjacency, "top-k", (k,), (low, high), sampler)
+    guarantee = _state_guarantee(facts, source.size, mechanism, epsilon)
+    if require_recall is not None or rng is None:
+
+        def predict(other: float) -> Worth:
+            stated = _state_guarantee(facts, source.size, mechanism, other)
+            return predict_worth(stated, k=k, dimension=source.dimension)
+
+        adviser = Adviser(
+            "top-k",
+            epsilon,
+            source.dimension,
+            require_recall=require_recall,
+            score_range=(low, high),
+            repeat=predict,
+        )
+        adviser.check(predict(epsilon), is_charged=rng is None)
+    each, step = epsilon / k, guarantee.grid
     width = count_steps(low, high, step)
-    guarantee = Guarantee.for_mechanism(
-        ReleaseFacts(source.adjacency, "top-k", (k,), (low, high), sampler),
-        epsilon=epsilon,
-        delta=0.0,
-        mechanism=mechanism,
-        sensitivity=high - low,
-        grid_sensitivity=width * step,
-        scale=(high - low) / each,
-        grid=step,
-        profile=PureProfile(epsilon),
-        details={"selections": k, "epsilon_for_each": each, "records": source.size, "reason": _REASONS[mechanism]},
-    )
-    if require_recall is not None:
-        check_recall(predict_worth(guarantee, k=k, dimension=source.dimension), require_recall)
     select = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
 
     def compute() -> Float:
@@ -117,6 +124,25 @@ def release_top_k(
         return TopKRelease(guarantee=guarantee, indices=indices)
 
     return PendingRelease(guarantee, source.adjacency, rng, compute, draw).release(ledger)
+
+
+def _state_guarantee(facts: ReleaseFacts, records: int, mechanism: Selection, epsilon: float) -> Guarantee:
+    """State what k selections by this epsilon promise."""
+    (k,), (low, high) = facts.shape, facts.score_range
+    each = epsilon / k
+    step = choose_grid_step((high - low) / each)
+    return Guarantee.for_mechanism(
+        facts,
+        epsilon=epsilon,
+        delta=0.0,
+        mechanism=mechanism,
+        sensitivity=high - low,
+        grid_sensitivity=count_steps(low, high, step) * step,
+        scale=(high - low) / each,
+        grid=step,
+        profile=PureProfile(epsilon),
+        details={"selections": k, "epsilon_for_each": each, "records": records, "reason": _REASONS[mechanism]},
+    )
 
 
 def _gumbel(stream: Stream, steps: NDArray[np.float64], scale: float) -> int:

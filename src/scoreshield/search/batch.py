@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from scoreshield.decisions.worth import Worth, predict_worth
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.releases.advice import Adviser, Kind
+from scoreshield.releases.advice import Adviser, Kind, make_public_rows
 from scoreshield.releases.pipeline import PendingRelease, release_all
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
 from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
@@ -210,11 +211,16 @@ class PerQuerySearch(BaseSearch):
         known = self._worths.get((count, k))
         if known is not None:
             return known
-        row = np.zeros(dimension)
-        row[0] = 1.0
-        guarantee = self.prepare(np.broadcast_to(row, (count, dimension)), row, adjacency, rng=0).guarantee
-        options = self._options
-        worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=options.public_scores)
+        rows, options = make_public_rows(count, dimension), self._options
+
+        def predict(search: PerQuerySearch) -> Worth:
+            guarantee = search.prepare(rows, rows[0], adjacency, rng=0).guarantee
+            return predict_worth(guarantee, k=k, dimension=dimension, public_scores=options.public_scores)
+
+        def repeat(epsilon: float) -> Worth:
+            return predict(type(self)(replace(options, epsilon=epsilon), self._records, self._identities))
+
+        worth = predict(self)
         adviser = Adviser(
             self.adviser_kind,
             options.epsilon,
@@ -222,6 +228,9 @@ class PerQuerySearch(BaseSearch):
             options.public_scores,
             options.require_recall,
             is_automatic=options.mechanism in (None, "auto"),
+            is_grouped=isinstance(adjacency, Identity) and adjacency.largest > 1,
+            score_range=options.score_range,
+            repeat=repeat,
         )
         adviser.check(worth, is_charged=options.rng is None)
         self._worths[count, k] = worth

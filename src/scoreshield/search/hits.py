@@ -186,10 +186,7 @@ class HitSearch(BaseSearch):
             _embeddings.check_finite(collection.rows)  # before the charge; each query checks the rows that it scores
         self._names, self._collection = names, collection
         is_null = isinstance(options.adjacency, NullRecord)
-        if options.hits is None:
-            budget = HitBudget.choose(options.epsilon, len(names), is_null=is_null)
-        else:
-            budget = HitBudget.split(options.epsilon, options.hits, is_null=is_null)
+        budget = self._choose_budget(options.epsilon)
         self._budget = budget
         self._cuts = choose_cuts(options.cuts, len(names))
         self._values = compute_level_values(self._cuts)
@@ -228,8 +225,28 @@ class HitSearch(BaseSearch):
         """Warn before the charge where the first query would be answered mostly by false names."""
         options, worth = self._options, self._worth
         assert worth is not None
-        adviser = Adviser("hits", options.epsilon, self.dimension, options.public_scores, options.require_recall)
+        adviser = Adviser(
+            "hits",
+            options.epsilon,
+            self.dimension,
+            options.public_scores,
+            options.require_recall,
+            repeat=self._repeat,
+        )
         adviser.check(worth, is_charged=options.rng is None)
+
+    def _choose_budget(self, epsilon: float) -> HitBudget:
+        is_null = isinstance(self._options.adjacency, NullRecord)
+        if self._options.hits is None:
+            return HitBudget.choose(epsilon, len(self._names), is_null=is_null)
+        return HitBudget.split(epsilon, self._options.hits, is_null=is_null)
+
+    def _repeat(self, epsilon: float) -> Worth:
+        """Predict the worth of the same search at another epsilon."""
+        options, promised = self._options, self._guarantee.adjacency
+        budget = self._choose_budget(epsilon)
+        guarantee = state_guarantee(budget, self._cuts, promised, len(self._names), epsilon, options.rng)
+        return predict_worth(guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores)
 
     def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
         """Raise an error unless the counters in a file are of this search."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.sampling.stream import identify_process
+from scoreshield.releases.advice import make_public_rows
 from scoreshield.releases.index import PrivateIndex, check_index_worth, prepare_index
 from scoreshield.releases.versions import IndexHistory, release_version
 from scoreshield.search.base import (
@@ -389,9 +391,8 @@ class IndexSearch(BaseIndexSearch):
         """Release an index of all records."""
         options = self._options
         mechanism: Any = self._mechanism
-        pending = prepare_index(
-            rows,
-            epsilon=options.epsilon,
+        prepare = partial(
+            prepare_index,
             delta=options.delta,
             mechanism=mechanism,
             components=options.components,
@@ -399,9 +400,9 @@ class IndexSearch(BaseIndexSearch):
             center=options.center,
             codebook=options.codebook,
             adjacency=adjacency,
-            rng=options.rng,
-            progress=options.progress,
         )
+        pending = prepare(rows, epsilon=options.epsilon, rng=options.rng, progress=options.progress)
+        public = make_public_rows(*rows.shape)
         check_index_worth(
             pending.guarantee,
             int(rows.shape[1]),
@@ -409,6 +410,7 @@ class IndexSearch(BaseIndexSearch):
             options.public_scores,
             options.require_recall,
             options.codebook,
+            lambda other: prepare(public, epsilon=other, rng=0).guarantee,
         )
         if options.changes == "public":
             return release_version(names, pending, account)

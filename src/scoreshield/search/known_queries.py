@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases.advice import make_public_rows
 from scoreshield.releases.batch import BatchRelease, check_batch_worth, prepare_batch
 from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
 from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
@@ -149,19 +151,18 @@ class BatchSearch(BaseSearch):
             if snapshot.rows is None:
                 raise InvalidInput("A batch is made of vectors: pin='scores' has none; use mode='query'.")
             names, adjacency = self._identities.group(snapshot.ids)
-            pending = prepare_batch(
-                snapshot.rows,
-                public,
-                epsilon=options.epsilon,
-                k=options.k,
-                names=options.names,
-                levels=options.cuts,
-                adjacency=adjacency,
-                rng=options.rng,
-                progress=options.progress,
+            prepare = partial(prepare_batch, k=options.k, names=options.names, levels=options.cuts, adjacency=adjacency)
+            pending = prepare(
+                snapshot.rows, public, epsilon=options.epsilon, rng=options.rng, progress=options.progress
             )
+            rows = make_public_rows(*snapshot.rows.shape)
             worth = check_batch_worth(
-                pending.guarantee, public.shape[1], options.k, options.public_scores, options.require_recall
+                pending.guarantee,
+                public.shape[1],
+                options.k,
+                options.public_scores,
+                options.require_recall,
+                lambda other: prepare(rows, public, epsilon=other, rng=0).guarantee,
             )
             release = pending.release(options.ledger, same_people=True)
         finally:
