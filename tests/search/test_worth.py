@@ -83,6 +83,24 @@ class TestWarning:
         assert account.spent == 0
 
     @pytest.mark.parametrize("mode", MODES)
+    def test_hits_of_another_k(self, mode: str) -> None:
+        """Hits state the worth for the number of hits that was asked for; more than stated are as stated."""
+        search = PrivateSearch(ROWS, epsilon=12, rng=1, **make_options(mode))
+        for k, stated in ((4, 4), (10, 10), (25, 10), (4, 4)):
+            worth = search.search(QUERIES[0], k).worth
+            assert worth.k == stated
+            assert f"among the best {stated} of 1,500" in worth.sentence
+            assert (worth == search.worth) == (stated == 10)
+        assert search.search(QUERIES[0], 4).worth.recall < search.worth.recall
+
+    def test_required_recall_is_of_the_stated_k(self, account: Account) -> None:
+        """A query that asks for fewer hits than stated is not rejected for the recall of its own number."""
+        free = PrivateSearch(ROWS, epsilon=12, mode="query", rng=1)
+        least = (free.worth.recall + free.search(QUERIES[0], 1).worth.recall) / 2
+        search = PrivateSearch(ROWS, epsilon=12, mode="query", require_recall=least, ledger=account)
+        assert search.search(QUERIES[0], 1).worth.recall < least
+
+    @pytest.mark.parametrize("mode", MODES)
     def test_toy_collections(self, mode: str, account: Account) -> None:
         """Where all records are returned, there is nothing to warn of."""
         options = make_options(mode, account)
@@ -386,6 +404,17 @@ class TestHits:
         assert str(Hits((), None, None, None, 1)) == "No hits."
         names = PrivateSearch(ROWS, epsilon=9, mode="screening", threshold=0.4, rng=1).search(QUERIES[0], 3)
         assert "score" not in str(names).splitlines()[0]
+
+    @pytest.mark.parametrize("mode", ["query", "hits", "batch"])
+    def test_places(self, mode: str) -> None:
+        """Levels and windows say where a score lies: the table marks them, and shows no cosine."""
+        hits = PrivateSearch(ROWS, epsilon=12, rng=1, **make_options(mode)).search(QUERIES[0], 3)
+        assert len(hits) > 0
+        assert hits.noise_std is None
+        lines = str(hits).splitlines()
+        assert lines[0].split() == ["id", "place"]
+        assert lines[1].split() == ["1", str(hits.ids[0]), f"{hits.noisy[0]:.2f}"]
+        assert lines[-2].startswith("A place is where a released level, window or code lies: it ranks the hit")
 
     def test_facts(self) -> None:
         search = PrivateSearch(ROWS, epsilon=30, rng=1)

@@ -220,7 +220,7 @@ class PerQuerySearch(BaseSearch):
             options.epsilon,
             dimension,
             options.public_scores,
-            options.require_recall,
+            options.require_recall if k == options.k else None,  # it is required of the stated k
             is_automatic=options.mechanism in (None, "auto"),
         )
         adviser.check(worth, is_charged=options.rng is None)
