@@ -196,6 +196,16 @@ class TestAuto:
         with pytest.warns(UselessRelease):
             assert PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=1_000).mode == "index"
 
+    def test_composed_price(self, tmp_path: Path) -> None:
+        """The ledger composes queries: 150 of epsilon 0.5 cost less than 60, and 10,000 do not."""
+        account = Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", epsilon=60.0, delta=1e-6).account("people")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UselessRelease)
+            few = PrivateSearch(ROWS, epsilon=0.5, mode="auto", ledger=account, queries=150)
+            many = PrivateSearch(ROWS, epsilon=0.5, mode="auto", ledger=account, queries=10_000)
+        assert "a release per query" in [name for name, _ in few.choice.candidates]
+        assert [name for name, _ in many.choice.candidates] == ["an index"]
+
     def test_codebook(self) -> None:
         """A codebook of the same kind is taken if it is predicted to be better, and no other."""
         words = ROWS[:700] + 0.05 * np.random.default_rng(3).standard_normal((700, DIMENSION))

@@ -13,6 +13,8 @@ from scoreshield.decisions.worth import Worth, predict_worth
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry.embeddings import as_queries
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, NullRecord, check_score_range
+from scoreshield.privacy.filters import PrivacyFilter, compute_cost
+from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.tails import AnchoredWindows
@@ -108,8 +110,8 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
         if why is None:
             try:
                 check_mode(mode, trial)
-                worth = _predict(mode, trial, adjacency, len(ids), len(names), dimension)
-                why = _find_shortage(mode, trial, options.queries)
+                guarantee, worth = _predict(mode, trial, adjacency, len(ids), len(names), dimension)
+                why = _find_shortage(mode, trial, options.queries, guarantee)
             except InvalidInput as error:
                 if isinstance(error, InvalidParameter) and error.parameter not in _SHARED:
                     raise
@@ -299,18 +301,28 @@ def _takes_mechanism(mode: Mode, trial: SearchOptions) -> bool:
     return mode == "query" and (not isinstance(trial.mechanism, str) or trial.mechanism in SCORE_MECHANISMS)
 
 
-def _find_shortage(mode: Mode, trial: SearchOptions, queries: Float | int | None) -> str | None:
-    """Find whether the ledger does not cover the number of queries that the caller states."""
+def _find_shortage(mode: Mode, trial: SearchOptions, queries: Float | int | None, guarantee: Guarantee) -> str | None:
+    """Find whether the ledger does not cover the number of queries that the caller states.
+
+    They are composed as the ledger composes them, within what is left of its epsilon. After earlier charges that is
+    an estimate: each charge is checked again.
+    """
     if mode not in ("query", "screening") or queries is None or trial.ledger is None:
         return None
     asked = queries if isinstance(queries, int) else len(queries)
-    left = getattr(trial.ledger, "remaining", None)
-    if left is None or asked * trial.epsilon <= float(left) * (1 + 1e-9):
+    left, delta = getattr(trial.ledger, "remaining", None), getattr(getattr(trial.ledger, "ledger", None), "delta", 0.0)
+    if left is None or asked * trial.epsilon <= left * (1 + 1e-9):
         return None
+    if left >= _validation.LEAST_EPSILON:
+        cost = compute_cost(guarantee.profile, left, delta).times(asked)
+        if PrivacyFilter.from_sums(left, delta, cost).is_within_limit():
+            return None
     return f"a ledger that does not cover {asked:,} queries of epsilon {trial.epsilon:g} each"
 
 
-def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int, names: int, dimension: int) -> Worth:
+def _predict(
+    mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int, names: int, dimension: int
+) -> tuple[Guarantee, Worth]:
     """Predict the worth of one mode, from a release that is prepared for public rows of the same shape."""
     row = np.zeros(dimension)
     row[0] = 1.0
@@ -330,7 +342,7 @@ def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int
                 adjacency=adjacency,
                 rng=0,
             )
-            return predict_index_worth(pending.guarantee, dimension, k, public, options.codebook)
+            return pending.guarantee, predict_index_worth(pending.guarantee, dimension, k, public, options.codebook)
         case "batch":
             assert options.queries is not None
             batch = prepare_batch(
@@ -343,7 +355,7 @@ def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int
                 adjacency=adjacency,
                 rng=0,
             )
-            return predict_batch_worth(batch.guarantee, dimension, k, public)
+            return batch.guarantee, predict_batch_worth(batch.guarantee, dimension, k, public)
         case "hits":
             if isinstance(adjacency, Identity) and not adjacency.centroids:
                 raise InvalidInput("A hit budget is private only if one identity has one vector.")
@@ -351,7 +363,7 @@ def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int
             budget = HitBudget.split(options.epsilon, 1 if options.hits is None else options.hits, is_null=is_null)
             cuts = choose_cuts(options.cuts, names)
             promise = state_guarantee(budget, cuts, adjacency, names, options.epsilon, 0)
-            return predict_worth(promise, k=k, dimension=dimension, public_scores=public)
+            return promise, predict_worth(promise, k=k, dimension=dimension, public_scores=public)
         case "screening":
             assert options.threshold is not None
             screened = prepare_matches(
@@ -364,7 +376,7 @@ def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int
                 score_range=options.score_range,
                 rng=0,
             )
-            return predict_worth(screened.guarantee, k=k, dimension=dimension, public_scores=public)
+            return screened.guarantee, predict_worth(screened.guarantee, k=k, dimension=dimension, public_scores=public)
         case _:
             is_automatic = mechanism in (None, "auto")
             scored = prepare_scores(
@@ -380,4 +392,4 @@ def _predict(mode: Mode, options: SearchOptions, adjacency: Adjacency, rows: int
                 score_range=options.score_range,
                 rng=0,
             )
-            return predict_worth(scored.guarantee, k=k, dimension=dimension, public_scores=public)
+            return scored.guarantee, predict_worth(scored.guarantee, k=k, dimension=dimension, public_scores=public)
