@@ -189,7 +189,7 @@ def _check_arguments(options: SearchOptions, dimension: int) -> None:
     if known is not None:
         as_queries(known, dimension, "queries")
     is_for_batch = known is not None and options.hits is None
-    levels = {} if is_for_batch else {"cuts": options.cuts, "names": options.names}
+    levels: dict[str, Any] = {} if is_for_batch else {"cuts": options.cuts, "names": options.names}
     HitSearch.check_options(replace(plain, hits=options.hits, adjacency=options.adjacency, **levels))
     if known is not None and is_for_batch:
         _check_batch(options, known, stand_in)
@@ -260,7 +260,7 @@ def _list_ways(options: SearchOptions) -> list[tuple[str, Mode, SearchOptions]]:
     if options.codebook is not None:
         ways.append(("an index over the codebook", "index", replace(index, codebook=options.codebook)))
     ways.append(("an index", "index", index))
-    levels = {"cuts": options.cuts, "names": options.names}
+    levels: dict[str, Any] = {"cuts": options.cuts, "names": options.names}
     if options.hits is not None:
         hits = replace(shared, hits=options.hits, adjacency=options.adjacency, file=options.file, **levels)
         ways.append(("a hit budget", "hits", hits))
