@@ -165,6 +165,24 @@ class TestWarning:
                 search.search(QUERIES[0], 1)
         assert account.spent == 0
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_hits_of_another_k(self, mode: str) -> None:
+        """Hits state the worth for the number of hits that was asked for; more than stated are as stated."""
+        search = PrivateSearch(ROWS, epsilon=12, rng=1, **make_options(mode))
+        for k, stated in ((4, 4), (10, 10), (25, 10), (4, 4)):
+            worth = search.search(QUERIES[0], k).worth
+            assert worth.k == stated
+            assert f"among the best {stated} of 1,500" in worth.sentence
+            assert (worth == search.worth) == (stated == 10)
+        assert search.search(QUERIES[0], 4).worth.recall < search.worth.recall
+
+    def test_required_recall_is_of_the_stated_k(self, account: Account) -> None:
+        """A query that asks for fewer hits than stated is not rejected for the recall of its own number."""
+        free = PrivateSearch(ROWS, epsilon=12, mode="query", rng=1)
+        least = (free.worth.recall + free.search(QUERIES[0], 1).worth.recall) / 2
+        search = PrivateSearch(ROWS, epsilon=12, mode="query", require_recall=least, ledger=account)
+        assert search.search(QUERIES[0], 1).worth.recall < least
+
     @pytest.mark.parametrize("mode", ["index", "query"])
     def test_toy_collections(self, mode: str, account: Account) -> None:
         """Where all records are returned, there is nothing to warn of."""
@@ -307,6 +325,16 @@ class TestAuto:
         with pytest.warns(UselessRelease):
             assert PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=1_000).mode == "index"
 
+    def test_composed_price(self, tmp_path: Path) -> None:
+        """The ledger composes queries: 150 of epsilon 0.5 cost less than 60, and 10,000 do not."""
+        account = Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", epsilon=60.0, delta=1e-6).account("people")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UselessRelease)
+            few = PrivateSearch(ROWS, epsilon=0.5, mode="auto", ledger=account, queries=150)
+            many = PrivateSearch(ROWS, epsilon=0.5, mode="auto", ledger=account, queries=10_000)
+        assert "a release per query" in [name for name, _ in few.choice.candidates]
+        assert [name for name, _ in many.choice.candidates] == ["an index"]
+
     def test_codebook(self) -> None:
         """A codebook of the same kind is taken if it is predicted to be better, and no other."""
         words = ROWS[:700] + 0.05 * np.random.default_rng(3).standard_normal((700, DIMENSION))
@@ -326,14 +354,104 @@ class TestAuto:
         assert "a screening per query" in [name for name, _ in screened.choice.candidates]
 
     def test_nothing_fits(self) -> None:
-        with pytest.raises(InvalidInput, match="An index has no score range"):
-            PrivateSearch(ROWS, epsilon=8, mode="auto", score_range=(0, 0.8))
+        """Where no way is left, the error says what rules out each one."""
+        for options in ({"score_range": (0, 0.8)}, {"mechanism": "auto"}, {"mechanism": "laplace"}):
+            says = (
+                rf"an index is ruled out by '{next(iter(options))}', and .* per query is ruled out by the missing 'led"
+            )
+            with pytest.raises(InvalidInput, match=says):
+                PrivateSearch(ROWS, epsilon=8, mode="auto", **options)
         with pytest.raises(InvalidInput, match="'queries' parameter"):
             PrivateSearch(ROWS, epsilon=8, mode="auto", queries=[1.0, 2.0])
         with pytest.raises(InvalidInput, match="'queries' is for mode='batch' and mode='auto'"):
             PrivateSearch(ROWS, epsilon=8, queries=QUERIES)
         with pytest.raises(InvalidInput, match="Mode 'batch' needs the public 'queries'"):
             PrivateSearch(ROWS, epsilon=8, mode="batch", queries=3)
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"queries": np.full((5, DIMENSION), np.nan)}, "'queries'"),
+            ({"queries": np.ones((5, 7))}, "'queries' parameter"),
+            ({"threshold": 5.0, "queries": 50}, "'threshold' parameter"),
+            ({"threshold": 0.3, "score_range": (0.5, 1.0)}, "'threshold' parameter"),
+            ({"refine": 0.5}, "give its 'threshold' too"),
+            ({"threshold": 0.3, "refine": 2.0}, "'refine' parameter"),
+            ({"hits": 300, "queries": 50}, "'hits' parameter"),
+            ({"reduction": "zzz"}, "'reduction' parameter"),
+            ({"reduction": "zzz", "score_range": (0.0, 1.0)}, "'reduction' parameter"),
+            ({"components": 1_000}, "'components' parameter"),
+            ({"center": "zzz"}, "'center' parameter"),
+            ({"center": np.ones(3)}, "'center' parameter"),
+            ({"names": -3}, "'names' parameter"),
+            ({"names": 3}, "'cuts' and 'names' are for"),
+            ({"cuts": [0.9, 0.1]}, "'cuts' parameter"),
+            ({"cuts": [0.9, 0.1], "queries": QUERIES}, "'cuts' parameter"),
+            ({"names": 50, "queries": QUERIES}, "'names' parameter"),
+            ({"cuts": [0.1, 0.9]}, "'cuts' and 'names' are for"),
+            ({"adjacency": "junk"}, "'adjacency' parameter"),
+            ({"adjacency": ss.NullRecord()}, "give its 'hits' too"),
+            ({"max_epsilon": 3}, "'max_epsilon' is for an index without a ledger"),
+            ({"codebook": ss.PublicCodebook(ROWS[:100, :128])}, "'codebook' parameter"),
+            ({"codebook": ROWS[:100]}, "'codebook' parameter"),
+            ({"mechanism": "zzz"}, "'mechanism' parameter"),
+            ({"file": 3}, "'file' parameter"),
+            ({"score_range": (1.0, 0.0)}, "'score_range' parameter"),
+        ],
+        ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+    )
+    def test_bad_arguments(self, options: dict[str, Any], says: str, account: Account) -> None:
+        """A bad argument is an error and costs nothing, whichever mode would have been picked."""
+        with pytest.raises(InvalidInput, match=says):
+            PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, **options)
+        assert account.spent == 0
+
+    def test_what_rules_a_way_out(self, account: Account) -> None:
+        """The sentence names each argument that leaves a way out, and what is missing."""
+
+        def explain(**options: Any) -> str:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UselessRelease)
+                return PrivateSearch(ROWS, epsilon=8, mode="auto", **options).choice.sentence
+
+        assert "per query is ruled out by the missing 'ledger'" in explain()
+        assert "a ledger that does not cover 1,000 queries of epsilon 8" in explain(ledger=account, queries=1_000)
+        assert "a batch is ruled out by 'delta'" in explain(rng=1, queries=QUERIES, delta=1e-6)
+        assert "an index is ruled out by 'mechanism'" in explain(rng=1, mechanism="laplace")
+        assert "an index is ruled out by 'score_range'" in explain(rng=1, score_range=(0, 0.8))
+        assert "an index is ruled out by pin='scores'" in explain(rng=1, pin="scores")
+        assert "ruled out" not in explain(rng=1)
+        assert "ruled out" not in explain(rng=1, queries=QUERIES, cuts=[-1.0, 0.5], names=2)
+
+    def test_file(self, account: Account, tmp_path: Path) -> None:
+        """A file does not rule out the better mode, which keeps nothing. An index that was paid for is loaded."""
+        path = tmp_path / "index.npz"
+        search = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, file=path)
+        assert search.mode == "query"
+        assert "'file' is not used" in repr(search)
+        assert (account.spent, path.exists()) == (0, False)
+        with pytest.warns(UselessRelease):
+            PrivateSearch(ROWS, epsilon=8, ledger=account, file=path)
+        spent = account.spent
+        again = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, file=path)
+        assert again.mode == "index"
+        assert "per query is ruled out by 'file', which holds what was made before" in repr(again)
+        assert account.spent == spent
+
+    def test_required_recall(self, account: Account) -> None:
+        """A cheaper mode is taken only if it finds what is required."""
+        free = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=QUERIES)
+        found = {name: worth.recall for name, worth in free.choice.candidates}
+        best, cheaper = found["a release per query"], found["a batch"]
+        assert free.mode == "batch"
+        assert cheaper < best  # so that a recall between them is required below
+        least = (cheaper + best) / 2
+        search = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=QUERIES, require_recall=least)
+        assert search.mode == "query"
+        spent = account.spent
+        with pytest.raises(InvalidInput, match=r"A recall of 0\.99 is required"):
+            PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, queries=QUERIES, require_recall=0.99)
+        assert account.spent == spent
 
     def test_public_scores(self) -> None:
         """Public scores decide: where relevant scores are not above the others, nothing is found by any mode."""
@@ -425,6 +543,17 @@ class TestHits:
         assert str(Hits((), None, None, None, 1)) == "No hits."
         names = PrivateSearch(ROWS, epsilon=9, mode="screening", threshold=0.4, rng=1).search(QUERIES[0], 3)
         assert "score" not in str(names).splitlines()[0]
+
+    @pytest.mark.parametrize("mode", ["query", "hits", "batch"])
+    def test_places(self, mode: str) -> None:
+        """Levels and windows say where a score lies: the table marks them, and shows no cosine."""
+        hits = PrivateSearch(ROWS, epsilon=12, rng=1, **make_options(mode)).search(QUERIES[0], 3)
+        assert len(hits) > 0
+        assert hits.noise_std is None
+        lines = str(hits).splitlines()
+        assert lines[0].split() == ["id", "place"]
+        assert lines[1].split() == ["1", str(hits.ids[0]), f"{hits.noisy[0]:.2f}"]
+        assert lines[-2].startswith("A place is where a released level, window or code lies: it ranks the hit")
 
     def test_facts(self) -> None:
         search = PrivateSearch(ROWS, epsilon=30, rng=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -39,6 +39,8 @@ ModeOption = Literal["index", "query", "screening", "hits", "batch", "auto"]
 MODES: tuple[str, ...] = get_args(ModeOption)
 #: Of an index, or of the scores of a query.
 SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows
+#: What the table of hits says of levels and windows.
+_PLACES = "A place is where a released level, window or code lies: it ranks the hit, and the cosine may be another."
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class Hits:
     Attributes:
         ids: The ids of the records, as the store names them, or of the identities, with centroids.
         scores: For people: the expected clean cosine, given the released one and public scores (`ScoreReader`). It is
-            within the public range. None where only names were released.
+            within the public range. Where `noise_std` is None, levels or windows were released, as for the default
+            mechanism of mode "query": then it is the middle of the level or window, noise included, and no estimate of
+            the cosine. None where only names were released.
         noisy: The released cosines. Hits are ranked by them, and a threshold cuts them. They may lie outside the range.
             None where scores is None.
         guarantee: Of this query's release, or of the index that answered it. None where a public filter accepts no
@@ -71,19 +75,26 @@ class Hits:
         return len(self.ids)
 
     def __str__(self) -> str:
-        """Write a table: the place, the id, the score and the released value of each hit."""
+        """Write a table: the rank, the id, the score and the released value of each hit.
+
+        Levels and windows have one column, for the place that was released, and a line that says what it is.
+        """
         if not self.ids:
             return "No hits."
         names = [str(one) for one in self.ids]
         width = max(2, *map(len, names))
         rows = [f"{'':>4}  {'id':<{width}}"]
-        rows += [f"{place:>4}  {name:<{width}}" for place, name in enumerate(names, start=1)]
+        rows += [f"{rank:>4}  {name:<{width}}" for rank, name in enumerate(names, start=1)]
         if self.scores is not None and self.noisy is not None:
-            spread = "" if self.noise_std is None else f" ± {self.noise_std:.2f}"
-            rows[0] += "  score  released"
+            has_noise = self.noise_std is not None
+            rows[0] += "  score  released" if has_noise else "  place"
             pairs = zip(self.scores.tolist(), self.noisy.tolist(), strict=True)
-            for place, (score, noisy) in enumerate(pairs, start=1):
-                rows[place] += f"  {score:>5.2f}  {noisy:.2f}{spread}"
+            for rank, (score, noisy) in enumerate(pairs, start=1):
+                rows[rank] += (
+                    f"  {score:>5.2f}  {noisy:.2f} ± {self.noise_std:.2f}" if has_noise else f"  {noisy:>5.2f}"
+                )
+            if not has_noise:
+                rows.append(_PLACES)
         if self.worth is not None:
             rows.append(self.worth.sentence)
         return "\n".join(row.rstrip() for row in rows)
@@ -95,8 +106,8 @@ class ScoreReader:
     Noise moves the best of many scores far above their clean values. So a score is shown as its expected clean value,
     given the released one, under a public distribution of scores: the caller's public scores, or those that ship for
     the model that they were measured with. Without either, all scores of the range are equally likely. This is
-    post-processing: it costs nothing and keeps the order. Levels and codes lie in the range by themselves, and are
-    shown as they are.
+    post-processing: it costs nothing and keeps the order. Levels, windows and codes lie in the range by themselves, and
+    are shown as they are: they rank, and are no estimates of cosines.
 
     Args:
         guarantee: Of the release.
@@ -147,12 +158,22 @@ class Reading:
         version: Of the collection.
         reader: Turns released scores into scores for people.
         worth: What was predicted.
+        worths: What was predicted for fewer hits, by their number.
     """
 
     guarantee: Guarantee
     version: int
     reader: ScoreReader
     worth: Worth | None = None
+    worths: dict[int, Worth] = field(default_factory=dict)
+
+    def read_for(self, k: int, predict: Callable[[int], Worth]) -> Reading:
+        """Return the same reading with the worth of a search for fewer records than were predicted before."""
+        if self.worth is None or k >= self.worth.k:
+            return self
+        if k not in self.worths:
+            self.worths[k] = predict(k)
+        return replace(self, worth=self.worths[k])
 
     def make_hits(self, ids: Names, noisy: Float | None) -> Hits:
         """Make hits of records and their released scores, best first."""

@@ -226,7 +226,7 @@ class PerQuerySearch(BaseSearch):
             options.epsilon,
             dimension,
             options.public_scores,
-            options.require_recall,
+            options.require_recall if k == options.k else None,  # it is required of the stated k
             is_automatic=options.mechanism in (None, "auto"),
             is_grouped=isinstance(adjacency, Identity) and adjacency.largest > 1,
             score_range=options.score_range,

@@ -119,6 +119,7 @@ class HitSearch(BaseSearch):
         self._has_warned = False
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
         self._worth: Worth | None = None
+        self._worths: dict[int, Worth] = {}
 
     def start(self) -> None:
         """Charge the budget, or take the counters of an earlier process from the file."""
@@ -193,9 +194,7 @@ class HitSearch(BaseSearch):
         promised = options.adjacency if is_null and options.adjacency is not None else adjacency
         self._guarantee = state_guarantee(budget, self._cuts, promised, len(names), options.epsilon, options.rng)
 
-        self._worth = predict_worth(
-            self._guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores
-        )
+        self._worth = self._find_worth(options.k)
 
         def charge() -> Mapping[str, Any] | None:
             pending = reserve(options.ledger, [self._guarantee], promised, same_people=True)
@@ -220,6 +219,13 @@ class HitSearch(BaseSearch):
             counters = CounterFile(path)
             self._check_header(_check_facts(counters.header, path), path)
             self._names, self._counters = tuple(counters.header.facts["ids"]), counters
+
+    def _find_worth(self, k: int) -> Worth:
+        """Predict the worth of a query that asks for k records, once for each k."""
+        if k not in self._worths:
+            public = self._options.public_scores
+            self._worths[k] = predict_worth(self._guarantee, k=k, dimension=self.dimension, public_scores=public)
+        return self._worths[k]
 
     def _check_worth(self) -> None:
         """Warn before the charge where the first query would be answered mostly by false names."""
@@ -360,7 +366,8 @@ class HitSearch(BaseSearch):
             places, values = places[values >= hit_filter.threshold], values[values >= hit_filter.threshold]
         places, values = places[: hit_filter.k], values[: hit_filter.k].copy()
         ids = tuple(self._names[place] for place in places)
-        return Hits(ids, values, values.copy(), self._guarantee, self.version, None, self._worth)
+        worth = self._find_worth(min(hit_filter.k, self._options.k))
+        return Hits(ids, values, values.copy(), self._guarantee, self.version, None, worth)
 
 
 def _reorder(scores: Float, places: NDArray[np.intp] | None) -> Float:

@@ -101,10 +101,9 @@ class ServedIndex(NamedTuple):
             return self.is_stale
         return True if read_state() != self.state else self.is_stale
 
-    def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
+    def answer(self, queries: Float, hit_filter: HitFilter, reading: Reading) -> list[Hits]:
         """Find the hits of each query. A ``where`` may see their ranking, which costs nothing."""
-        index, names, reading = self.release, self.ids, self.reading
-        assert reading is not None  # the search gives every index one
+        index, names = self.release, self.ids
         if hit_filter.threshold is None and hit_filter.accepts_all:
             best = index.search(queries, hit_filter.k)
             return [
@@ -166,7 +165,10 @@ class BaseIndexSearch(BaseSearch):
         return self.total.spent
 
     def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
-        return self._serve().answer(queries, hit_filter)
+        index, public = self._serve(), self._public_scores
+        assert index.reading is not None  # `serve` gives every index one
+        reading = index.reading.read_for(hit_filter.k, lambda k: index.release.worth(k, public_scores=public))
+        return index.answer(queries, hit_filter, reading)
 
     def save(self, path: Path) -> None:
         saved = self.make_saved()

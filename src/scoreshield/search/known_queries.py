@@ -106,8 +106,9 @@ class BatchSearch(BaseSearch):
 
     def answer(self, queries: Float, hit_filter: HitFilter) -> list[Hits]:
         """Find the hits of each query of the batch, which costs nothing."""
-        release, reading = self._serve(), self._reading
-        assert reading is not None
+        release, public = self._serve(), self._options.public_scores
+        assert self._reading is not None
+        reading = self._reading.read_for(hit_filter.k, lambda k: release.worth(k, public_scores=public))
         hits = []
         for number in self._find_numbers(queries):
             found = release.search(number, len(self._names))

@@ -109,9 +109,10 @@ class PrivateSearch:
             at once one charges. An index of other records, for another contract, or that a given ``ledger`` was not
             charged for, raises an error. See `save`, and `IndexNotSaved` for an index that was charged
             and could not be written. For a hit budget: its secret counters are kept there, and a process that starts
-            again continues with them. Without it they end with this object, and another object is another charge.
-        k: How many hits a query will ask for. Predictions and the choice of a mechanism are for it. A query that is
-            charged by itself and asks for fewer is predicted for its own number.
+            again continues with them. Without it they end with this object, and another object is another charge. For
+            ``"auto"``: if nothing is there yet, a mode that keeps nothing may still be picked, and leaves it out.
+        k: How many hits a query will ask for. Predictions and the choice of a mechanism are for it. Hits of a query
+            that asks for fewer state the worth for its own number.
         queries: For a batch, the public queries, one per row. For ``"auto"``, these, or how many queries will be asked.
         public_scores: Public scores of the same model (`scoreshield.decisions.QueryScores`), for predictions, for the
             choice of a mechanism, and for the scores that are shown. None takes those that ship, of all-MiniLM-L6-v2.
