@@ -390,7 +390,8 @@ def _state_impossible(choice: Choice, bound: float) -> str:
     if bound < CERTAIN:
         return f"With {choice.contract.stated}, no mechanism {verb}s more than {format_rate(bound)} {what}."
     if choice.floor > 0:
-        return f"No mechanism {verb}s {format_rate(choice.chosen.utility)} below epsilon {choice.floor:.3g}."
+        best = max(candidate.utility for candidate in choice.candidates)
+        return f"No mechanism {verb}s {format_rate(best)} below epsilon {choice.floor:.3g}."
     return ""
 
 
