@@ -51,7 +51,7 @@ def test_plan_answers_sentence_table(run: Run, score_files: tuple[Path, Path]) -
     text = " ".join(out.split())
     lead = re.search(r"With epsilon 20, delta 1e-6, ([\w ]+) is predicted to do best: ", text)
     assert lead
-    assert lead.start() < text.index("With epsilon 20, delta 1e-6: add Gaussian noise of standard deviation")
+    assert lead.start() < text.index("For comparison, Gaussian noise of standard deviation")
     assert f"Ask for {lead[1]} with: release_scores(" in text
     assert "no budget was charged for them" in text
     assert "this plan" in text
@@ -219,7 +219,7 @@ def test_mechanisms_are_ranked(run: Run) -> None:
     code, out, error = run("plan", "--need", "scores", "--epsilon", "5", "--delta", "1e-6")
     assert code == 0, error
     text = " ".join(out.split())
-    assert text.startswith("With epsilon 5, delta 1e-6, optimal is predicted to do best")
+    assert text.startswith("With epsilon 5, delta 1e-6, an optimal level table is predicted to do best")
     assert text.index("staircase") < text.index("laplace") < text.index("gaussian")
     code, out, _ = run(
         "plan", "--need", "gram", "--epsilon", "5", "--delta", "0", "--records", "100", "--dimension", "64", "--json"
@@ -252,7 +252,7 @@ def test_a_pure_plan_needs_no_delta(run: Run, score_files: tuple[Path, Path]) ->
     code, out, error = run(*match_arguments(score_files, "--epsilon", "5"))
     assert code == 0, error
     text = " ".join(out.split())
-    assert "With epsilon 5, accept bit is predicted to do best" in text
+    assert "With epsilon 5, an accept bit is predicted to do best" in text
     assert "Delta is 0, so only pure mechanisms are ranked" in text
     assert "gaussian" not in text
     assert run(*match_arguments(score_files, "--epsilon", "5", "--need", "verification"))[1] == out
@@ -269,7 +269,7 @@ def test_a_ranking_with_a_target(run: Run, score_files: tuple[Path, Path]) -> No
     assert code == 0
     text = " ".join(out.split())
     assert text.startswith("Below epsilon 4.5 no mechanism at all reaches the 90 % asked for.")
-    found = re.search(r"The least epsilon that meets the need is ([\d.]+), with accept bit: 90", text)
+    found = re.search(r"The least epsilon that meets the need is ([\d.]+), with an accept bit: 90", text)
     assert found
     scores = {"impostor": np.load(score_files[0]), "genuine": np.load(score_files[1]), "false_match_rate": 0.01}
     rates = [ss.accept_bit(float(found[1]) + step, **scores).true_match_rate for step in (-2e-3, 2e-3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,10 @@ from scoreshield import decisions, plan
 from scoreshield._formatting import format_rate
 from scoreshield.decisions import QueryScores
 from scoreshield.decisions.models import parse_score_model
+from scoreshield.plan.candidates import Candidate
+from scoreshield.plan.choice import Choice, _state_caution
+from scoreshield.plan.contracts import make_contract
+from scoreshield.plan.sentences import format_utility, name_mechanism, state_best
 from scoreshield.privacy.profiles import LaplaceProfile, PureProfile
 
 
@@ -89,8 +94,9 @@ def test_retrieval_prefers_levels() -> None:
     made = plan.choose("retrieval", far, near, records=5000, k=10, epsilon=8, source="public", ranges=[(0.0, 0.8)])
     assert by_name(made, "staircase").score_range == (0.0, 0.8)
     assert made.floor == pytest.approx(math.log(5000 * max(row.utility for row in made.candidates) / 10))
-    assert made.impossible.startswith(f"Below epsilon {made.floor:.3g} no mechanism at all reaches")
-    assert made.answer.startswith(made.impossible)
+    most = max(row.utility for row in made.candidates)
+    assert made.impossible == f"No mechanism finds {format_rate(most)} below epsilon {made.floor:.3g}."
+    assert made.answer.index(" find") < made.answer.index(made.impossible), "the figure comes before its floor"
     assert made.answer.endswith(made.caution)
     assert by_name(made, "selection of the k best").utility < 0.05
 
@@ -262,7 +268,7 @@ def test_what_no_mechanism_can_do_comes_first() -> None:
     """Below the bound for any mechanism, the first sentence states it, and a target above it raises an error."""
     made = plan.choose("retrieval", benchmark=BENCHMARK, k=5, records=50_000, epsilon=7, source="public")
     bound = 5 * math.exp(7) / 50_000
-    assert made.answer.startswith(f"With epsilon 7, no mechanism at all can have more than {format_rate(bound)}")
+    assert made.answer.startswith(f"With epsilon 7, no mechanism finds more than {format_rate(bound)}")
     assert made.chosen.utility < bound
     with pytest.raises(ss.InvalidInput, match=r"no mechanism at all reaches 50 %.*larger budget"):
         plan.choose("retrieval", benchmark=BENCHMARK, k=5, records=50_000, epsilon=7, target=0.5, source="public")
@@ -368,7 +374,7 @@ def test_verification_states_bounds_and_bad_scores() -> None:
     made = plan.choose("verification", far, near, target_fmr=0.01, epsilon=2, source="public")
     bound = 0.01 * math.exp(2)
     assert made.chosen.utility <= bound
-    assert made.impossible.startswith(f"With epsilon 2, no mechanism at all can have more than {format_rate(bound)}")
+    assert made.impossible.startswith(f"With epsilon 2, no mechanism keeps more than {format_rate(bound)}")
     with pytest.raises(ss.InvalidInput, match="no mechanism at all reaches 90 %"):
         plan.choose("verification", far, near, target_fmr=0.01, epsilon=2, target=0.9, source="public")
     for pair, says in (
@@ -395,3 +401,54 @@ def test_verification_states_bounds_and_bad_scores() -> None:
 def test_old_names_of_needs() -> None:
     made = plan.choose("operating point", epsilon=1, records=1000)  # type: ignore[arg-type]
     assert made.need == "operating-point"
+
+
+def _make_choice(*rows: tuple[str, float, tuple[float, float]]) -> Choice:
+    """A ranking with these rows: mechanism, utility, and the utilities after a shift."""
+    contract = make_contract(delta=0.0, epsilon=8.0)
+    assert contract is not None
+    candidates = tuple(
+        Candidate(name, "call", utility, 8.0, 0.0, 0.9, (-1.0, 1.0), error=0.08, shifted=shifted)
+        for name, utility, shifted in rows
+    )
+    return Choice("retrieval", "recall among the best 10 of 5,000", True, contract, candidates, 0.0, "public", ())
+
+
+def test_the_recommended_mechanism_is_not_called_the_best_of_a_tie() -> None:
+    """Where another mechanism is predicted to do better, the sentence says by how much and why it does not lead."""
+    rows = ("anchored windows", 0.895, (0.895, 0.895)), ("screening", 0.905, (0.8, 0.9))
+    assert state_best(_make_choice(*rows)) == (
+        "With epsilon 8, anchored windows are recommended: they find 89.5 ± 8.0 % of the relevant records among the "
+        "best 10 of 5,000, within one point of the best (90.5 %), and a shift of the scores harms them least."
+    )
+    assert "screening is predicted to do best: it finds 90.5" in state_best(_make_choice(rows[1], rows[0]))
+    assert name_mechanism("optimal") == "an optimal level table"
+    assert name_mechanism("gaussian, query by query") == "Gaussian noise, query by query"
+
+
+def test_a_small_prediction_changes_by_its_own_share() -> None:
+    """A change of 0.3 points is none at 90 %, and is stated at 5 %."""
+    assert "would not change" in _state_caution(_make_choice(("a", 0.9, (0.897, 0.9))).candidates)
+    assert "4.7 % or 4.6 %" in _state_caution(_make_choice(("a", 0.05, (0.047, 0.046))).candidates)
+
+
+def test_a_rate_near_zero_has_one_unit() -> None:
+    """A rate of 0 has the form of the others."""
+    made = _make_choice(("a", 0.0, (0.0, 0.0)))
+    assert format_utility(made, made.chosen) == "0.0 ± 8.0 %"
+
+
+def test_calls_of_gaussian_noise_run_without_a_delta() -> None:
+    """An attack bound without a delta gives a call with the noise of the bound."""
+    made = ss.plan.choose("scores", max_advantage=0.9)
+    row = next(row for row in made.candidates if row.mechanism == "gaussian")
+    given = re.search(r"epsilon=([\d.]+), delta=1e-06", row.call)
+    assert given
+    assert ss.calibrate(float(given[1]), 1e-6, 2.0) == pytest.approx(row.utility, rel=1e-4)
+
+
+def test_advice_on_another_need() -> None:
+    """Many queries with much noise point to retrieval."""
+    made = ss.plan.choose("many-queries", epsilon=10, queries=100, dimension=384)
+    assert "--need retrieval --queries 100" in made.answer
+    assert ss.plan.choose("many-queries", epsilon=60, queries=100, dimension=8).advice == ""

@@ -110,7 +110,7 @@ def test_plans_lead_with_the_best_mechanism() -> None:
     """A plan of Gaussian noise says first which mechanism does better, and has it among its alternatives."""
     made = plan.verification(FAR, NEAR, target_fmr=0.01, epsilon=5, delta=1e-6, source="public")
     bit = ss.accept_bit(5, impostor=FAR, genuine=NEAR, false_match_rate=0.01)
-    assert "With epsilon 5, delta 1e-6, accept bit is predicted to do best: " in made.answer
+    assert "With epsilon 5, delta 1e-6, an accept bit is predicted to do best: it keeps " in made.answer
     assert made.is_surpassed
     row = made.alternatives[-1]
     assert (row.mechanism, row.tar, row.threshold) == ("accept bit", bit.true_match_rate, bit.threshold)
@@ -120,7 +120,7 @@ def test_plans_lead_with_the_best_mechanism() -> None:
     assert found.answer.startswith(
         "Below epsilon 4.5 no mechanism at all reaches the 90 % asked for. The least epsilon"
     )
-    assert f"The least epsilon that meets the need is {least:.4g}, with accept bit: 90" in found.answer
+    assert f"The least epsilon that meets the need is {least:.4g}, with an accept bit: 90" in found.answer
     assert f"The least epsilon at which Gaussian noise meets the need is {found.least_epsilon:.4g}" in found.answer
     assert found.alternatives[-1].least_epsilon == least < found.least_epsilon
     search = plan.retrieval(FAR, NEAR, records=2000, k=10, target_recall=0.5, delta=1e-6, source="public")

@@ -37,13 +37,14 @@ from scoreshield.plan import (
 )
 from scoreshield.plan.base import Source, check_plan_scores
 from scoreshield.plan.choice import NEEDS, Choice, choose
-from scoreshield.plan.sentences import answer_need, format_utility
+from scoreshield.plan.sentences import answer_need, format_utility, name_mechanism
 from scoreshield.plan.targets import Goal, MatchTarget, SearchTarget, Target
 
 EXAMPLE = "scoreshield plan --impostor imp.csv --genuine gen.csv --target-fmr 0.01 --epsilon 5 --html plan.html"
 
 _SCORES, _NEED, _CONTRACT, _CHOICES, _OUTPUT = "Scores", "Need", "Contract", "Gaussian noise", "Output"
 _FULL = (-1.0, 1.0)
+_SEARCH_NEEDS = ("retrieval", "matches", "top-k")
 _SEARCH_OPTIONS = {
     "--impostor",
     "--genuine",
@@ -57,7 +58,7 @@ _SEARCH_OPTIONS |= {"--records", "--k", "--target-recall", "--queries", "--dimen
 #: The options that each need takes, besides the contract.
 _OPTIONS: dict[str, set[str]] = {
     "verification": {"--impostor", "--genuine", "--embeddings", "--labels", "--target-fmr", "--target-tar"},
-    **{need: _SEARCH_OPTIONS for need in ("retrieval", "matches", "top-k")},
+    **{need: _SEARCH_OPTIONS for need in _SEARCH_NEEDS},
     "scores": set(),
     "many-queries": {"--queries", "--dimension"},
     "gram": {"--records", "--dimension"},
@@ -317,6 +318,10 @@ def plan_command(
         _reject_gaussian_options(gaussian, need, delta)
     may_read = research or source in ("public", "released")
     (far, near), benchmark, origin = _collect_scores(given, may_read, research)
+    _check_needed(wanted, given, benchmark is not None)
+    for option, part in (("--impostor", far), ("--genuine", near)):
+        if given[option] is not None:
+            _check_scores(option, part)
     request = _Request(
         need=wanted,
         contract={"epsilon": epsilon, "max_advantage": max_advantage, "max_tpr": max_tpr, "at_fpr": at_fpr},
@@ -439,6 +444,29 @@ def _collect_scores(
     return (scores[0], scores[1]), None, "parameters" if is_model else "private"
 
 
+def _check_needed(need: str, given: dict[str, Any], has_benchmark: bool) -> None:
+    """Raise an error that names the options that a need lacks."""
+    both = [] if given["--embeddings"] is not None else ["--impostor", "--genuine"]
+    needed = {
+        "gram": ["--records", "--dimension"],
+        "many-queries": ["--dimension"],
+        "operating-point": ["--records"],
+        **{search: ["--k"] if has_benchmark else ["--k", "--records", *both] for search in _SEARCH_NEEDS},
+    }.get(need, [])
+    missing = [option for option in needed if given[option] is None]
+    if missing:
+        instead = " Or give --scores with --relevant." if "--impostor" in missing else ""
+        raise ss.InvalidInput(f"--need {need} needs {' and '.join(missing)} too.{instead}")
+
+
+def _check_scores(option: str, scores: Any) -> None:
+    """Check the scores of an option, and name it in the error."""
+    try:
+        check_plan_scores(scores, option)
+    except ss.InvalidParameter as error:
+        raise ss.InvalidInput(f"The scores of {option} {error.problem}") from None
+
+
 def _reject_options(purpose: str, given: dict[str, Any]) -> None:
     """Raise an error where options are given that do not go with a purpose."""
     wrong = [name for name, value in given.items() if value is not None]
@@ -508,7 +536,9 @@ def _show_ranking(console: Console, choice: Choice) -> None:
         cells = (format_utility(choice, row), f"{row.epsilon:.4g}", f"{row.advantage:.4f}")
         table.add_row(row.mechanism, escape(window), *cells, style="bold" if place == 0 else None)
     console.print(table)
-    console.print(f"Ask for {choice.chosen.mechanism} with: {choice.chosen.call}", markup=False, soft_wrap=True)
+    console.print(
+        f"Ask for {name_mechanism(choice.chosen.mechanism)} with: {choice.chosen.call}", markup=False, soft_wrap=True
+    )
     if choice.chosen.note:
         _say(console, f"* {choice.chosen.mechanism}: {choice.chosen.note}")
     if choice.contract.delta == 0 and choice.contract.mu == 0:
@@ -538,7 +568,7 @@ def _make_verification_table(plan: VerificationPlan) -> tuple[Table, list[str]]:
             "-" if math.isnan(row.threshold) else f"{row.threshold:.4g}",
             "-" if math.isnan(row.rate_kept) else format_rate(row.rate_kept),
             "" if math.isnan(row.tar) else format_rate(row.tar),
-            _format_least_epsilon(row.least_epsilon),
+            _format_least_epsilon(row.least_epsilon, row.describe_missing_epsilon(plan.clean_tar, plan.target_tar)),
             style=None if row.private else "dim",
             end_section=place == 0,
         )
@@ -562,7 +592,7 @@ def _make_table(title: str, *columns: str) -> Table:
     return table
 
 
-def _format_least_epsilon(value: float) -> str:
+def _format_least_epsilon(value: float, missing: str = "none") -> str:
     if math.isnan(value):
         return "-"
-    return "none" if math.isinf(value) else "any" if value == 0 else f"{value:.4g}"
+    return missing if math.isinf(value) else "any" if value == 0 else f"{value:.4g}"

@@ -34,6 +34,10 @@ def read_score_file(text: str) -> NDArray[Any] | Distribution:
     path, name = split_array_name(text)
     if _is_text(path):
         return _read_text_column(path, name)
+    if path.suffix.lower() not in (".npy", *_NAMED):
+        raise ss.InvalidInput(
+            f"{make_printable(str(path))} must be a .npy, .npz, .parquet, .csv or .txt file, by its ending."
+        )
     array = _files.read_array(path, name=name)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # a column of a table has two dimensions
 

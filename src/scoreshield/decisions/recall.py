@@ -28,6 +28,7 @@ from scoreshield.decisions.scores import (
     as_law,
     pass_probability,
 )
+from scoreshield.errors import InvalidRow
 
 _POINTS = (np.arange(96) + 0.5) / 96
 _X, _W = np.polynomial.legendre.leggauss(6)
@@ -80,8 +81,10 @@ def check_benchmark(scores: ArrayLike, relevant: ArrayLike) -> tuple[NDArray[Any
     """Check the scores of a benchmark and its pairs (query, relevant record), and return both as arrays."""
     must = "a matrix of finite numbers, one row per query"
     matrix = _validation.check_array(scores, "scores", must)
-    if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "fiu" or not np.isfinite(matrix).all():
+    if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "fiu":
         _validation.reject("scores", must, scores)
+    if not (is_finite := np.isfinite(matrix)).all():
+        raise InvalidRow("scores", int(np.argmin(is_finite.all(axis=1))))
     must = "pairs (query, record) of whole numbers"
     pairs = _validation.check_array(relevant, "relevant", must)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu" or not len(pairs):

@@ -19,6 +19,9 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.levels.bits import accept_bit, find_accept_epsilon
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
+#: The least epsilon of pure noise is searched up to this one, whose exponential is a double.
+LARGEST_PURE_EPSILON = 700.0
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -73,6 +76,12 @@ class Alternative:
     private: bool
     note: str
     mechanism: str = "gaussian"
+
+    def describe_missing_epsilon(self, clean_tar: float, target_tar: float | None) -> str:
+        """Say why the least epsilon is infinite: the search for pure noise ended, or not even clean scores suffice."""
+        if self.calibration == "pure" and target_tar is not None and clean_tar >= target_tar:
+            return f"over {LARGEST_PURE_EPSILON:g}"
+        return "none"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. A value that is no finite number is null."""
@@ -145,7 +154,7 @@ class MatchNeed(PlanNeed):
         return min(limit, self._crossings[score_range])
 
     def find_least_pure_epsilon(self, make: Callable[[float], Law], score_range: ScoreRange) -> float:
-        """Find the least epsilon at which a family of pure noise meets the need; infinity where none below 100 does.
+        """Find the least epsilon at which a family of pure noise meets the need; infinity where none up to 700 does.
 
         Args:
             make: A function from epsilon to the noise law.
@@ -159,11 +168,13 @@ class MatchNeed(PlanNeed):
         target = self.target_tar
 
         def find_shortfall(inverse: float) -> float:  # noise grows with 1 / epsilon
-            moved, tar = self.recalibrate(score_range, make(1 / inverse))
+            moved, tar = self.recalibrate(score_range, make(min(1 / inverse, LARGEST_PURE_EPSILON)))
             return target - (tar if moved.feasible else 0.0)
 
-        crossing = find_first_crossing(find_shortfall, 0.1, smallest=1e-2, largest=1e6)
-        return math.inf if crossing == 0 else 0.0 if math.isinf(crossing) else 1 / crossing
+        crossing = find_first_crossing(find_shortfall, 0.1, smallest=0.1 / 2**12, largest=1e6)
+        if crossing * LARGEST_PURE_EPSILON < 1:
+            return math.inf
+        return 0.0 if math.isinf(crossing) else 1 / crossing
 
     def explain_obstacle(self, score_range: ScoreRange) -> str:
         """Explain why no epsilon meets the need."""

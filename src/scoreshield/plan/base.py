@@ -27,7 +27,7 @@ from scoreshield.decisions.rates import epsilon_for_scale
 from scoreshield.decisions.scores import NoiseLike, Sample, Scores, ScoresLike
 from scoreshield.errors import InvalidCalibration, InvalidInput, InvalidParameter
 from scoreshield.plan.contracts import Contract, make_contract
-from scoreshield.plan.sentences import state_best, state_floor, state_least
+from scoreshield.plan.sentences import answer_need, state_floor
 from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
 
@@ -238,21 +238,21 @@ class Plan(ABC):
 
     def __post_init__(self) -> None:
         if not self.answer:
-            parts = (self._write_bound(), self._write_lead(), self._write_answer())
-            object.__setattr__(self, "answer", " ".join(part for part in parts if part))
+            if self.choice is not None and self.is_surpassed:
+                lead = answer_need(self.choice, self.goal, is_searched=self.is_searched, floor=self._write_floor())
+            else:
+                lead = self._write_bound()
+            object.__setattr__(self, "answer", f"{lead} {self._write_answer()}".strip())
+
+    def _write_floor(self) -> str:
+        """Write what no mechanism reaches, in place of the sentence of the ranking; empty to keep that one."""
+        return ""
 
     def _write_bound(self) -> str:
         """Write what no mechanism reaches; empty where no such bound is known."""
         if self.is_searched:
             return "" if self.goal is None else state_floor(self.goal)
         return "" if self.choice is None else self.choice.impossible
-
-    def _write_lead(self) -> str:
-        """Write what the best mechanism achieves; empty where it is Gaussian noise on the range of the plan."""
-        if self.choice is None or not self.is_surpassed:
-            return ""
-        lead = state_least(self.choice) if self.is_searched else state_best(self.choice)
-        return lead if self.goal is None or self.is_searched else f"{lead} {self.goal.sentence}"
 
     @property
     def is_surpassed(self) -> bool:
@@ -264,7 +264,7 @@ class Plan(ABC):
 
     @abstractmethod
     def _write_answer(self) -> str:
-        """Write what Gaussian noise achieves, in a few sentences."""
+        """Write what Gaussian noise achieves, in a few sentences: for comparison only where it is surpassed."""
 
     @property
     def noise(self) -> GaussianNoise:

@@ -21,6 +21,8 @@ from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profil
 
 #: How far all scores of another population may lie from the public ones, in a choice's last sentence.
 SHIFT = 0.05
+#: The delta in the call of Gaussian noise, where an attack bound sets the noise and states no delta.
+_CALL_DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -125,17 +127,24 @@ def list_noise_laws(contract: Contract, within: ScoreRange) -> Iterator[tuple[st
     width = within[1] - within[0]
     window = "" if within == FULL_RANGE else f", score_range=({within[0]:g}, {within[1]:g})"
     if contract.mu > 0:
-        profile = GaussianProfile(contract.mu)
-        budget = "epsilon=..., delta=..."
-        if contract.delta > 0:
-            budget = f"epsilon={profile.epsilon_at(contract.delta):.6g}, delta={contract.delta:g}"
-        yield "gaussian", f"release_scores(rows, query, {budget}{window})", GaussianNoise(width / contract.mu), profile
+        call = f"release_scores(rows, query, {write_gaussian_budget(contract)}{window})"
+        yield "gaussian", call, GaussianNoise(width / contract.mu), GaussianProfile(contract.mu)
     spend = contract.find_pure_epsilon(LaplaceProfile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="laplace"{window})'
     yield "laplace", call, LaplaceNoise.calibrate(spend, width), LaplaceProfile(spend)
     spend = contract.find_pure_epsilon(make_staircase_profile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="staircase"{window})'
     yield "staircase", call, StaircaseNoise.calibrate(spend, width), make_staircase_profile(spend)
+
+
+def write_gaussian_budget(contract: Contract) -> str:
+    """Write the budget of a Gaussian release under the contract.
+
+    An attack bound without a delta sets the noise alone. Its epsilon is then stated at a delta of 1e-6, which gives the
+    same noise.
+    """
+    delta = contract.delta if contract.delta > 0 else _CALL_DELTA
+    return f"epsilon={GaussianProfile(contract.mu).epsilon_at(delta):.6g}, delta={delta:g}"
 
 
 def make_staircase_profile(epsilon: float) -> Profile:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._formatting import format_advantage, format_rate
+from scoreshield._formatting import format_number, format_rate
 from scoreshield._validation import check_count, check_delta, check_inside_unit, optional, validate, whole_from
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.recall import check_benchmark
@@ -33,12 +33,19 @@ from scoreshield.plan.base import (
     check_ranges,
     check_source,
 )
-from scoreshield.plan.candidates import SHIFT, Candidate, list_noise_laws, make_candidate, make_unit_profiles
+from scoreshield.plan.candidates import (
+    SHIFT,
+    Candidate,
+    list_noise_laws,
+    make_candidate,
+    make_unit_profiles,
+    write_gaussian_budget,
+)
 from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
 from scoreshield.plan.match_candidates import predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
 from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
-from scoreshield.plan.sentences import state_best
+from scoreshield.plan.sentences import CERTAIN, answer_need, describe_rate, name_mechanism
 from scoreshield.privacy.levels.tables import optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise
 from scoreshield.privacy.privunit import PrivUnit
@@ -53,6 +60,10 @@ _DEFAULT_RANGES: tuple[ScoreRange, ...] = ((-1.0, 1.0), (0.0, 0.8))
 _ASKED = 100
 #: Predicted rates that differ by less cannot be distinguished: two mechanisms on several hundred public queries.
 _TIE = 0.01
+#: Errors above this exceed the usual differences between the cosines of records that compete for a place.
+_COSINE_DIFFERENCE = 0.1
+#: A shift that changes the prediction by no more than this share of it, and half a point, does not change it.
+_UNCHANGED = 0.02
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,8 @@ class Choice:
         warnings: What the reader must not overlook.
         impossible: What no mechanism at all can do under the contract; empty where no such bound is known.
         caution: What scores of another population would change; empty where no scores are read.
+        bound: The rate that no mechanism exceeds under the contract; 1 where no such bound is known.
+        advice: Another need or contract that may serve better; empty where none is known.
     """
 
     need: Need
@@ -83,6 +96,8 @@ class Choice:
     warnings: tuple[str, ...]
     impossible: str = ""
     caution: str = ""
+    bound: float = 1.0
+    advice: str = ""
 
     @property
     def chosen(self) -> Candidate:
@@ -91,15 +106,8 @@ class Choice:
 
     @property
     def answer(self) -> str:
-        """The answer in sentences: what is impossible, what is best, what it leaves to an attacker, and a caution."""
-        sentences = [
-            self.impossible,
-            state_best(self),
-            "The best membership test still has an advantage of "
-            f"{format_advantage(self.chosen.advantage)} against one release of it (0 % is guessing).",
-            self.caution,
-        ]
-        return " ".join(sentence for sentence in sentences if sentence)
+        """The answer in sentences: the best mechanism, what is impossible, what an attacker may do, and a caution."""
+        return f"{answer_need(self, None, is_searched=False)} {self.caution}".strip()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -110,6 +118,7 @@ class Choice:
             "answer": self.answer,
             "impossible": self.impossible,
             "caution": self.caution,
+            "advice": self.advice,
             "stated": self.contract.stated,
             "floor": self.floor,
             "source": self.source,
@@ -298,17 +307,13 @@ def choose(
             f"The best mechanism is predicted to reach {format_rate(chosen.utility)}, below the {format_rate(target)} "
             "that are needed: ask for a larger epsilon, or need less.",
         )
-    return Choice(
-        need,
-        metric,
-        larger,
-        contract,
-        tuple(candidates),
-        floor,
-        origin,
-        warnings,
-        _state_impossible(contract, metric, bound, floor, chosen) if larger else "",
-        _state_caution(candidates) if larger else "",
+    choice = Choice(need, metric, larger, contract, tuple(candidates), floor, origin, warnings)
+    return replace(
+        choice,
+        impossible=_state_impossible(choice, bound) if larger else "",
+        caution=_state_caution(candidates) if larger else "",
+        bound=bound,
+        advice=_advise(choice, queries),
     )
 
 
@@ -379,12 +384,31 @@ def _check_reachable(target: float | None, bound: float, contract: Contract, wha
         )
 
 
-def _state_impossible(contract: Contract, metric: str, bound: float, floor: float, chosen: Candidate) -> str:
-    """Write the first sentence: what no mechanism can do."""
-    if bound < 0.9995:
-        return f"With {contract.stated}, no mechanism at all can have more than {format_rate(bound)}: {metric}."
-    if floor > 0:
-        return f"Below epsilon {floor:.3g} no mechanism at all reaches a {metric} of {format_rate(chosen.utility)}."
+def _state_impossible(choice: Choice, bound: float) -> str:
+    """Write what no mechanism can do."""
+    verb, what = describe_rate(choice)
+    if bound < CERTAIN:
+        return f"With {choice.contract.stated}, no mechanism {verb}s more than {format_rate(bound)} {what}."
+    if choice.floor > 0:
+        best = max(candidate.utility for candidate in choice.candidates)
+        return f"No mechanism {verb}s {format_rate(best)} below epsilon {choice.floor:.3g}."
+    return ""
+
+
+def _advise(choice: Choice, queries: int) -> str:
+    """Write which other need or contract may serve better."""
+    contract = choice.contract
+    if choice.need == "many-queries" and choice.chosen.utility > _COSINE_DIFFERENCE:
+        return (
+            f"An error of {format_number(choice.chosen.utility)} exceeds the usual differences between cosines, so a "
+            f"ranking by such scores is mostly noise: for a search, state the need 'retrieval' with queries={queries} "
+            f"(--need retrieval --queries {queries}) and public scores, which ranks by recall."
+        )
+    if choice.need in _SEARCH_NEEDS and queries == 1 and contract.max_advantage and contract.max_epsilon is None:
+        return (
+            "With an epsilon beside the advantage (such as epsilon=8, --epsilon 8), thinned tables are ranked too: "
+            "they answer for some of the records only, and may find far more."
+        )
     return ""
 
 
@@ -404,7 +428,8 @@ def _state_caution(candidates: Sequence[Candidate]) -> str:
     if chosen.shifted is None:
         return "Private scores that differ from the public ones change the prediction."
     low, high = chosen.shifted
-    if max(abs(low - chosen.utility), abs(high - chosen.utility)) < 0.005:
+    change = max(abs(low - chosen.utility), abs(high - chosen.utility))
+    if change <= min(0.005, _UNCHANGED * chosen.utility):
         return f"A shift of all private scores by {SHIFT:g} against the public ones would not change this."
     sentence = (
         f"If all private scores lay {SHIFT:g} lower or higher than the public ones, it would have "
@@ -412,7 +437,9 @@ def _state_caution(candidates: Sequence[Candidate]) -> str:
     )
     steady = max(candidates, key=lambda one: -1.0 if one.shifted is None else min(one.shifted))
     if steady is not chosen and steady.shifted is not None and min(steady.shifted) > min(low, high) + 0.02:
-        sentence += f" At worst {steady.mechanism} would then keep more, {format_rate(min(steady.shifted))}."
+        sentence += (
+            f" At worst {name_mechanism(steady.mechanism)} would then keep more, {format_rate(min(steady.shifted))}."
+        )
     return sentence
 
 
@@ -431,12 +458,6 @@ def _predict_score_errors(contract: Contract, ranges: Sequence[ScoreRange]) -> I
             yield make_candidate("optimal", call, error, best.profile(), contract, within=within, note=note)
 
 
-def _write_budget(contract: Contract) -> str:
-    """Write the arguments of a Gaussian release under the contract."""
-    epsilon = f"epsilon={GaussianProfile(contract.mu).epsilon_at(contract.delta):.6g}, " if contract.delta > 0 else ""
-    return f"{epsilon}delta={contract.delta:g}"
-
-
 def _predict_index_errors(
     contract: Contract, queries: int, dimension: int, ranges: Sequence[ScoreRange]
 ) -> Iterator[Candidate]:
@@ -452,7 +473,7 @@ def _predict_index_errors(
     call = f'{queries} times release_scores(rows, query, epsilon={spend / queries:.6g}, mechanism="staircase")'
     yield make_candidate("staircase, query by query", call, each.std, PureProfile(spend), contract, within=within)
     if mu > 0:
-        call = f'release_index(rows, {_write_budget(contract)}, mechanism="gaussian")'
+        call = f'release_index(rows, {write_gaussian_budget(contract)}, mechanism="gaussian")'
         yield make_candidate("gaussian index", call, 2 / mu, GaussianProfile(mu), contract, note=note)
         call = f"{queries} times release_scores, mu {mu / math.sqrt(queries):.4g} each"
         std = width * math.sqrt(queries) / mu
@@ -476,11 +497,12 @@ def _predict_pair_errors(contract: Contract, records: int, dimension: int) -> It
     yield make_candidate("privunit index", call, pure[0], PureProfile(spend), contract)
     if mu > 0:
         noisy = min((error(2 / mu, r), r) for r in sizes)
-        call = f'release_index(rows, {_write_budget(contract)}, mechanism="gaussian", components={noisy[1]}).gram()'
+        budget = write_gaussian_budget(contract)
+        call = f'release_index(rows, {budget}, mechanism="gaussian", components={noisy[1]}).gram()'
         yield make_candidate("gaussian index", call, noisy[0], GaussianProfile(mu), contract)
         entry = 2 * math.sqrt(records - 1) / mu
         note = "before the projection, which brings it to at most 1 and no signal back"
-        call = f"release_gram(rows, {_write_budget(contract)})"
+        call = f"release_gram(rows, {write_gaussian_budget(contract)})"
         yield make_candidate("gaussian Gram matrix", call, entry, GaussianProfile(mu), contract, note=note)
 
 
@@ -493,5 +515,5 @@ def _predict_rate_errors(contract: Contract, records: int) -> Iterator[Candidate
     yield make_candidate("histogram, geometric", call, error, PureProfile(spend), contract, note=note)
     if mu > 0:
         error = math.sqrt(2) / mu * math.sqrt(bins) / 2 / records
-        call = f'release_histogram(rows, query, {_write_budget(contract)}, mechanism="gaussian")'
+        call = f'release_histogram(rows, query, {write_gaussian_budget(contract)}, mechanism="gaussian")'
         yield make_candidate("histogram, gaussian", call, error, GaussianProfile(mu), contract, note=note)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from scoreshield.decisions.queries import Prediction
-from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles
+from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles, write_gaussian_budget
 from scoreshield.plan.search_candidates import RecallNeed
 from scoreshield.privacy.hit_budget import HitBudget, name_records
 from scoreshield.privacy.noise import GaussianNoise
@@ -152,10 +152,9 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
             )
     if contract.mu > 0:
         profile = GaussianProfile(contract.mu)
-        budget = f"epsilon={profile.epsilon_at(contract.delta):.6g}, " if contract.delta > 0 else ""
         yield make_candidate(
             "gaussian index",
-            f'release_index(rows, {budget}delta={contract.delta:g}, mechanism="gaussian")',
+            f'release_index(rows, {write_gaussian_budget(contract)}, mechanism="gaussian")',
             need.predict(GaussianNoise(2 / contract.mu)),
             profile,
             contract,

@@ -153,6 +153,9 @@ class RetrievalPlan(Plan):
         ]
         return epsilons, np.array(recalls)
 
+    def _write_floor(self) -> str:
+        return "" if self.target_recall is None else self._write_bound()
+
     def _write_bound(self) -> str:
         target = self.recall if self.target_recall is None else self.target_recall
         if not self.floor > 0:
@@ -169,10 +172,13 @@ class RetrievalPlan(Plan):
             f"The least epsilon at which Gaussian noise meets the need is {format_number(contract.epsilon)} "
             f"(delta {format_number(contract.delta)}): "
             if self.is_searched
+            else "For comparison, "
+            if self.is_surpassed
             else f"With {contract.stated}, "
         )
         answer += (
-            f"Gaussian noise of standard deviation {format_number(self.scale)} returns the relevant record in "
+            f"Gaussian noise of standard deviation {format_number(self.scale)} "
+            f"{'would return' if self.is_surpassed else 'returns'} the relevant record in "
             f"{format_rate(self.recall)} of the queries (clean: {format_rate(self.clean_recall)})."
         )
         if self.target_recall is None or self.met:

@@ -104,11 +104,12 @@ class VerificationPlan(Plan):
     def _write_answer(self) -> str:
         moved, contract = self.recalibration, self.contract
         fmr = format_rate(self.target_fmr)
+        usual = "For comparison, " if self.is_surpassed else f"With {contract.stated}: "
         opening = (
             f"The least epsilon at which Gaussian noise meets the need is {format_number(contract.epsilon)} (delta "
             f"{format_number(contract.delta)}): "
             if self.is_searched
-            else f"With {contract.stated}: "
+            else usual
         )
         noise = f"Gaussian noise of standard deviation {format_number(self.scale)}"
         if not moved.feasible:
@@ -117,6 +118,12 @@ class VerificationPlan(Plan):
                 f"threshold {state_range_end(self.rule, self.score_range)} still passes {format_rate(moved.limit)}; on "
                 f"noisy scores the threshold {format_number(moved.unclipped_threshold)} reaches it."
                 f"{state_least_epsilon(self)}"
+            )
+        if self.is_surpassed:
+            return (
+                f"{opening}{noise} would keep {format_rate(self.tar)} of true matches (clean: "
+                f"{format_rate(self.clean_tar)}), with a threshold of {format_number(moved.threshold)} (clean: "
+                f"{format_number(moved.clean_threshold)}).{self._judge_target()}"
             )
         answer = (
             f"{opening}add {noise} and accept when the {'clipped' if self.rule.clipped else 'noisy'} score "
@@ -131,9 +138,10 @@ class VerificationPlan(Plan):
         """Write whether the plan meets its true-match target; empty without one."""
         if self.target_tar is None or (self.met and self.is_searched):
             return ""
+        subject = "It" if self.is_surpassed else "That"
         if self.met:
-            return f" That meets the {format_rate(self.target_tar)} asked for.{state_least_epsilon(self)}"
-        missed = f" That misses the {format_rate_pair(self.tar, self.target_tar)[1]} true matches asked for"
+            return f" {subject} meets the {format_rate(self.target_tar)} asked for.{state_least_epsilon(self)}"
+        missed = f" {subject} misses the {format_rate_pair(self.tar, self.target_tar)[1]} true matches asked for"
         if math.isnan(self.least_epsilon):
             return f"{missed}, and where it would meet them this calibration is not private; use the analytic one."
         if math.isinf(self.least_epsilon):

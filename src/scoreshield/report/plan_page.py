@@ -28,7 +28,7 @@ from scoreshield.plan.candidates import Candidate
 from scoreshield.plan.choice import Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
-from scoreshield.plan.sentences import answer_need, get_error
+from scoreshield.plan.sentences import answer_need, get_error, name_mechanism
 from scoreshield.plan.targets import Goal
 from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.report.chart import Chart
@@ -62,7 +62,7 @@ def render_plan_page(plan: Plan, *, now: datetime | None = None) -> str:
         parts = _describe_retrieval(plan)
     else:
         reject("plan", "a verification or a retrieval plan", plan)
-    says, *more = _split_sentences(plan.answer)
+    says, *more = _lead_with_best(plan.answer)
     ranking = None if plan.choice is None else _describe_ranking(plan.choice, plan.goal)
     return render_template(
         "plan.html",
@@ -96,7 +96,7 @@ def render_choice_page(
     """
     if not isinstance(choice, Choice):
         reject("choice", "a ranking of plan.choose", choice)
-    says, *more = _split_sentences(answer_need(choice, goal, is_searched=is_searched))
+    says, *more = _lead_with_best(answer_need(choice, goal, is_searched=is_searched))
     return render_template(
         "choice.html",
         title=f"Mechanisms for {_NEED_NAMES.get(choice.need, choice.need)}",
@@ -124,7 +124,7 @@ def judge_choice(choice: Choice, goal: Goal | None) -> Verdict:
     if goal is None:
         return Verdict("open", "–", "No target stated")
     if goal.is_met:
-        return Verdict("met", "✓", f"Need met by {choice.chosen.mechanism}")
+        return Verdict("met", "✓", f"Need met by {name_mechanism(choice.chosen.mechanism)}")
     if goal.target > goal.clean:
         return Verdict("unreachable", "✗", "Not reachable at any ε")
     if goal.target > goal.bound:
@@ -239,7 +239,12 @@ def _list_ranking_figures(choice: Choice, goal: Goal | None) -> list[KeyFigure]:
     about += [choice.metric] if goal is None else [choice.metric, f"required: {typeset_percent(goal.target)}"]
     return [
         KeyFigure("Best mechanism", best.mechanism, best.note or typeset_interval(best.score_range)),
-        KeyFigure("Predicted", _show_utility(choice, best.utility), "; ".join(about), role="private"),
+        KeyFigure(
+            "Predicted",
+            _show_utility(choice, best.utility),
+            "; ".join(about),
+            role="private" if goal is not None and not goal.is_met else "",
+        ),
         KeyFigure(
             "Gaussian noise, as in the paper",
             "none" if gaussian is None else _show_utility(choice, gaussian.utility),
@@ -308,8 +313,10 @@ def _describe_origin(source: str) -> str:
     return f"From {'assumed parameters' if source == 'parameters' else f'{source} scores'}"
 
 
-def _split_sentences(text: str) -> list[str]:
-    return re.split(r"(?<=\.) (?=[A-Z])", text)
+def _lead_with_best(text: str) -> list[str]:
+    """Split an answer into sentences; one about what no mechanism reaches follows the one about the best mechanism."""
+    first, *rest = re.split(r"(?<=\.) (?=[A-Z])", text)
+    return [rest[0], first, *rest[1:]] if rest and "no mechanism" in first.lower() else [first, *rest]
 
 
 # ---- Key figures.
@@ -431,7 +438,7 @@ def _list_verification_cells(plan: VerificationPlan, outcome: Alternative) -> li
         Cell(typeset_number(outcome.threshold, 3, aligned=True), shift),
         Cell("" if math.isnan(outcome.rate_kept) else typeset_percent(outcome.rate_kept, aligned=True)),
         Cell("unknown") if plan.genuine is None else _show_share(outcome.tar),
-        _show_least_epsilon(outcome.least_epsilon),
+        _show_least_epsilon(outcome.least_epsilon, outcome.describe_missing_epsilon(plan.clean_tar, plan.target_tar)),
         Cell(_capitalise(outcome.note), mark=_MEETS if meets else ""),
     ]
 
@@ -471,9 +478,9 @@ def _list_retrieval_rows(plan: RetrievalPlan) -> list[TableRow]:
     return rows
 
 
-def _show_least_epsilon(value: float) -> Cell:
+def _show_least_epsilon(value: float, missing: str = "none") -> Cell:
     if not math.isfinite(value):
-        return Cell("none")
+        return Cell(missing if math.isinf(value) else "none")
     return Cell(typeset_number(value, 3, aligned=True) if value else "any")
 
 
