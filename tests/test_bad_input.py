@@ -103,7 +103,7 @@ class TestEveryRelease:
         ("argument", "value"),
         [
             ("mechanism", "uniform"),
-            ("mechanism", None),
+            ("mechanism", 3),
             ("calibration", "exact"),
             ("adjacency", "replacement"),
             ("adjacency", ss.Replacement),

@@ -81,7 +81,8 @@ def _give_second_name(path: Path, second: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, NotImplementedError):
-        shutil.copy2(path, second, follow_symlinks=False)
+        with contextlib.suppress(FileNotFoundError):  # such a disk may say so only now
+            shutil.copy2(path, second, follow_symlinks=False)
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:

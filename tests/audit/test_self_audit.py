@@ -22,6 +22,7 @@ from scoreshield.releases.top_k import SELECTIONS
 NOT_MECHANISMS = {
     "embeddings", "query", "index", "threshold", "k", "bins", "epsilon", "delta", "rng", "ledger", "progress", "device",
     "max_iterations", "pca_share", "components", "queries", "center_share", "ids",
+    "for_", "public_scores", "require_recall",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
 SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)}
@@ -73,6 +74,8 @@ def chosen(one: ShippedRelease, name: str, function: Callable[..., Any]) -> Any:
     if name in ("score_range", "refine", "levels"):
         return name in one.options
     value = one.options.get(name, inspect.signature(function).parameters[name].default)
+    if value is None and name == "mechanism":  # what scores for their values get
+        return "gaussian"
     return "none" if isinstance(value, Replacement) else value
 
 

@@ -777,7 +777,7 @@ def test_help_teaches(run: Any) -> None:
 def test_disk_without_links_keeps_retrieval(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk without links keeps the retrieval too."""
 
-    def unknown(*_: Any) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", unknown)

@@ -485,9 +485,11 @@ def test_each_option_of_an_index_is_passed_on(monkeypatch: pytest.MonkeyPatch) -
 
     def prepare(*given: Any, **options: Any) -> Any:
         seen.append((given, options))
-        return SimpleNamespace(release=lambda ledger: ledger)
+        return SimpleNamespace(release=lambda ledger: ledger, guarantee=None)
 
     monkeypatch.setattr(indexing, "prepare_index", prepare)
+    monkeypatch.setattr(indexing, "make_public_rows", lambda *_: np.zeros((1, 1)))
+    monkeypatch.setattr(indexing, "check_index_worth", lambda *_: None)
     options: dict[str, Any] = {
         "epsilon": 3.0,
         "delta": 0.25,

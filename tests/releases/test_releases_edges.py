@@ -95,6 +95,10 @@ def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> No
         "epsilon": 3.0,
         "delta": 0.25,
         "mechanism": "staircase",
+        "for_": "values",
+        "k": 5,
+        "threshold": None,
+        "public_scores": None,
         "calibration": "classical",
         "adjacency": PEOPLE,
         "score_range": (0.0, 0.5),
@@ -103,12 +107,17 @@ def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> No
         "unsafe_reproduce_paper": True,
     }
     assert ss.release_scores("rows", "query", ledger="account", **options) == "account"  # type: ignore[arg-type]
-    assert seen == [(("rows", "query"), options)]
+    assert seen == [(("rows",), {"query": "query", **options})]
     assert ss.release_scores("rows", "query", epsilon=3.0) is None  # type: ignore[arg-type]
     assert seen[1][1] == {
+        "query": "query",
         "epsilon": 3.0,
         "delta": 0.0,
-        "mechanism": "gaussian",
+        "mechanism": None,
+        "for_": "values",
+        "k": 10,
+        "threshold": None,
+        "public_scores": None,
         "calibration": "analytic",
         "adjacency": ss.Replacement(),
         "score_range": (-1.0, 1.0),
@@ -173,7 +182,6 @@ def test_defaults_of_prepared_scores() -> None:
     "options",
     [
         {"mechanism": 3},
-        {"mechanism": None},
         {"mechanism": "magic"},
         {"calibration": "by eye"},
         {"norm": "cube"},

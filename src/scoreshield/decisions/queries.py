@@ -29,6 +29,7 @@ from scoreshield._validation import check_count, optional, validate
 from scoreshield.decisions import query_tables
 from scoreshield.decisions.recall import check_benchmark, compute_probability_of_fewer
 from scoreshield.decisions.scores import (
+    AdditiveLaw,
     Channel,
     Float,
     Law,
@@ -46,6 +47,8 @@ from scoreshield.privacy.anchors import ANCHOR_STEP, AnchoredLaw
 #: What a prediction takes: the standard deviation of Gaussian noise, a noise law, a level table or anchored windows.
 QueryLaw = NoiseLike | AnchoredLaw
 
+#: Noise below it counts as none: no score can show it.
+SMALLEST_STD = 1e-100
 #: The fewest relevant scores, and the fewest irrelevant ones of a query.
 LEAST_SCORES = 20
 _BINS = 512
@@ -359,6 +362,8 @@ class QueryScores:
             return np.ones(len(self._own))
         if isinstance(law, AnchoredLaw):
             return self._find_anchored_rates(law, k, number, low, high)
+        if isinstance(law, AdditiveLaw) and not callable(law.std) and law.std < SMALLEST_STD:
+            law = 0  # noise that no score of a double can show
         checked = as_law(law)
         if checked is None:
             return self._find_clean_rates(k, number)

@@ -397,11 +397,10 @@ def release_index(
     )
     pending: PendingRelease[_embeddings.Rows, Any] = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
     if use == "search" or require_recall is not None:
-        size, dimension = np.shape(embeddings)
-        rows = make_public_rows(size, dimension)
+        rows = make_public_rows(*np.shape(embeddings))
         check_index_worth(
             pending.guarantee,
-            dimension,
+            rows.shape[1],
             k,
             public_scores,
             require_recall,

@@ -192,7 +192,7 @@ class PerQuerySearch(BaseSearch):
         return release_all(
             prepared,
             self._options.ledger,
-            lambda release: selector.select(self.rank(release, reading)),
+            lambda release: selector.select(self.rank(release, replace(reading, guarantee=release.guarantee))),
             same_people=True,
         )
 
