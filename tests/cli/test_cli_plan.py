@@ -146,7 +146,7 @@ def test_array_after_a_colon(run: Run, score_files: tuple[Path, Path], tmp_path:
         (["--target-fmr", "1e-5", "--epsilon", "1"], "smallest target they support is 1/3000"),
         (["--target-fmr", "0.01", "--max-tpr", "0.1"], "max_tpr and at_fpr together"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--records", "10"], "cannot go with a search"),
-        (["--records", "10", "--epsilon", "1"], "needs --records, --k"),
+        (["--records", "10", "--epsilon", "1"], "needs --k too"),
         (["--records", "100", "--k", "3", "--epsilon", "1", "--clipped"], "leave them out for a search"),
         (["--target-fmr", "1e-310", "--epsilon", "1"], "cannot be measured"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--target-recall", "0.5"], "cannot go with a matcher"),
