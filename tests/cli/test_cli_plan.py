@@ -527,3 +527,19 @@ def test_too_few_scores_for_figures(run: Run, tmp_path: Path) -> None:
     assert code == 2
     assert "--scores must be at least 1000" in error
     assert not (tmp_path / "figures").exists()
+
+
+def test_messages_of_plans_name_options(run: Run, tmp_path: Path) -> None:
+    """A missing fact, too few scores and a file of another kind are stated by the names of options."""
+    few, other = tmp_path / "few.csv", tmp_path / "page.png"
+    few.write_text("0.1\n0.2\n0.3\n")
+    other.write_bytes(b"x")
+    for arguments, says in (
+        (["--need", "gram", "--epsilon", "3"], "--need gram needs --records and --dimension"),
+        (["--need", "retrieval", "--epsilon", "3"], "needs --k and --records and --impostor and --genuine"),
+        (["--impostor", str(few), "--target-fmr", "0.01", "--epsilon", "3"], "The scores of --impostor must be at"),
+        (["--impostor", str(other), "--target-fmr", "0.01", "--epsilon", "3"], ".csv or .txt file"),
+    ):
+        code, _, error = run("plan", *arguments)
+        assert code == 2
+        assert says in error
