@@ -146,7 +146,7 @@ def test_array_after_a_colon(run: Run, score_files: tuple[Path, Path], tmp_path:
         (["--target-fmr", "1e-5", "--epsilon", "1"], "smallest target they support is 1/3000"),
         (["--target-fmr", "0.01", "--max-tpr", "0.1"], "max_tpr and at_fpr together"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--records", "10"], "cannot go with a search"),
-        (["--records", "10", "--epsilon", "1"], "needs --records, --k"),
+        (["--records", "10", "--epsilon", "1"], "needs --k too"),
         (["--records", "100", "--k", "3", "--epsilon", "1", "--clipped"], "leave them out for a search"),
         (["--target-fmr", "1e-310", "--epsilon", "1"], "cannot be measured"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--target-recall", "0.5"], "cannot go with a matcher"),
@@ -527,3 +527,19 @@ def test_too_few_scores_for_figures(run: Run, tmp_path: Path) -> None:
     assert code == 2
     assert "--scores must be at least 1000" in error
     assert not (tmp_path / "figures").exists()
+
+
+def test_messages_of_plans_name_options(run: Run, tmp_path: Path) -> None:
+    """A missing fact, too few scores and a file of another kind are stated by the names of options."""
+    few, other = tmp_path / "few.csv", tmp_path / "page.png"
+    few.write_text("0.1\n0.2\n0.3\n")
+    other.write_bytes(b"x")
+    for arguments, says in (
+        (["--need", "gram", "--epsilon", "3"], "--need gram needs --records and --dimension"),
+        (["--need", "retrieval", "--epsilon", "3"], "needs --k and --records and --impostor and --genuine"),
+        (["--impostor", str(few), "--target-fmr", "0.01", "--epsilon", "3"], "The scores of --impostor must be at"),
+        (["--impostor", str(other), "--target-fmr", "0.01", "--epsilon", "3"], ".csv or .txt file"),
+    ):
+        code, _, error = run("plan", *arguments)
+        assert code == 2
+        assert says in error

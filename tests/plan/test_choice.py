@@ -452,3 +452,11 @@ def test_advice_on_another_need() -> None:
     made = ss.plan.choose("many-queries", epsilon=10, queries=100, dimension=384)
     assert "--need retrieval --queries 100" in made.answer
     assert ss.plan.choose("many-queries", epsilon=60, queries=100, dimension=8).advice == ""
+
+
+def test_a_nan_in_a_benchmark_is_named() -> None:
+    """The error says in which row the NaN is."""
+    scores = np.zeros((30, 200))
+    scores[3, 4] = np.nan
+    with pytest.raises(ss.InvalidInput, match="Row 3 of 'scores' holds a NaN"):
+        QueryScores(scores, np.array([[0, 1]]))

@@ -509,3 +509,14 @@ def test_collection_needs_flag(rng: np.random.Generator) -> None:
         plan.scores_of_collection(rows, np.arange(10), research=True)
     with pytest.raises(ss.InvalidInput, match="0 pairs of records of two labels"):
         plan.scores_of_collection(rows, np.zeros(10), research=True)
+
+
+def test_least_epsilon_of_laplace_noise_above_100() -> None:
+    """Laplace noise that needs more than epsilon 100 has a least epsilon."""
+    rng = np.random.default_rng(3)
+    far, near = rng.normal(0.8, 0.03, 2000), rng.normal(0.93, 0.02, 2000).clip(-1, 1)
+    made = plan.verification(far, near, target_fmr=0.01, target_tar=0.9, epsilon=5, delta=1e-6, source="public")
+    row = next(row for row in made.alternatives if row.mechanism == "laplace")
+    assert 100 < row.least_epsilon < 400
+    assert "For comparison, Gaussian noise of standard deviation" in made.answer
+    assert "add Gaussian noise" not in made.answer

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 import scoreshield as ss
 from scoreshield.decisions.scores import Sample
-from scoreshield.plan.sentences import answer_need
+from scoreshield.plan.sentences import answer_need, name_mechanism
 from scoreshield.privacy import calibration
 from scoreshield.report import plan_charts, plan_page
 
@@ -94,7 +94,7 @@ def test_a_whole_document_that_needs_nothing_else(name: str, pages: dict[str, tu
 def test_the_status_is_in_words(name: str, words: str, pages: dict[str, tuple[ss.plan.Plan, str]]) -> None:
     choice = pages[name][0].choice
     best = "" if choice is None else choice.chosen.mechanism
-    assert re.findall(r'<p class="status">.*?</span>(.*?)</p>', pages[name][1]) == [words.format(best)]
+    assert re.findall(r'<p class="status">.*?</span>(.*?)</p>', pages[name][1]) == [words.format(name_mechanism(best))]
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -19,8 +19,8 @@ from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.levels.bits import accept_bit, find_accept_epsilon
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
 
-#: The least epsilon of pure noise is searched up to this one, whose exponential is a double.
-LARGEST_PURE_EPSILON = 700.0
+#: The least epsilon of pure noise is searched up to this one; beyond, staircase noise is too small to compute with.
+LARGEST_PURE_EPSILON = 400.0
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class MatchNeed(PlanNeed):
         return min(limit, self._crossings[score_range])
 
     def find_least_pure_epsilon(self, make: Callable[[float], Law], score_range: ScoreRange) -> float:
-        """Find the least epsilon at which a family of pure noise meets the need; infinity where none up to 700 does.
+        """Find the least epsilon at which a family of pure noise meets the need; infinity where none up to 400 does.
 
         Args:
             make: A function from epsilon to the noise law.
