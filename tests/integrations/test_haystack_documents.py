@@ -354,7 +354,9 @@ def test_ledger_and_seed(tmp_path: Path) -> None:
     whose = {str(place): place // 2 for place in range(N)}
     for options in ({"mode": "screening", "threshold": 0.2}, {"mode": "query"}):
         retriever = PrivateRetriever(in_memory(), epsilon=1, ledger=account, identity_of=whose, **options)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match="private only if one record moves one score|identities without centroids takes Gaussian"):
+        with pytest.raises(
+            InvalidInput, match="private only if one record moves one score|identities without centroids takes Gaussian"
+        ):
             retriever.warm_up()
     assert len(PrivateRetriever(in_memory(), epsilon=1, identity_of=whose).run(QUERY)["documents"]) == 10
     assert PrivateRetriever(in_memory(), epsilon=1, components=5, reduction=np.eye(5, D)).run(QUERY)["documents"]
