@@ -117,6 +117,13 @@ class TestEveryRelease:
     def test_options(self, name: str, argument: str, value: Any) -> None:
         assert f"'{argument}' parameter of {name}" in complaint(lambda: RELEASES[name](**{argument: value}))
 
+    def test_no_mechanism(self, name: str) -> None:
+        """Only scores may leave their mechanism to their use; for their values it is Gaussian noise."""
+        if name == "release_scores":
+            assert RELEASES[name](mechanism=None).guarantee.mechanism == "gaussian"
+        else:
+            assert f"'mechanism' parameter of {name}" in complaint(lambda: RELEASES[name](mechanism=None))
+
     def test_labels_of_another_length(self, name: str) -> None:
         assert "one per record, 4 of them" in complaint(lambda: RELEASES[name](adjacency=ss.Identity([1, 2])))
 

@@ -261,7 +261,7 @@ def release_all(
     pending = reserve(ledger, guarantees, first.adjacency, same_people=same_people)
     clean = first.compute()
     first.check_process()  # before the charge, so that a fork is not charged for an error
-    entries = pending.commit() or ()
+    entries = pending.commit()
     results = []
     for place, one in enumerate(releases):
         released = one.finish(clean if place == 0 else one.compute())

@@ -163,7 +163,8 @@ class Account:
         del guarantees, options
         return self
 
-    def commit(self) -> None: ...
+    def commit(self) -> tuple[Any, ...]:
+        return ()
 
 
 @forks
