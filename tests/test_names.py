@@ -38,7 +38,6 @@ HOMES = {
 #: Classes in another folder than the end of their name says, and why.
 AWAY = {
     "DemoRelease": "one row of what the demo shows",
-    "GumbelNoise": "it predicts the k best; nothing draws it",
     "IdentityRelease": "a release that an audit attacks",
     "IndexPlan": "how one index is made; releases/ charges it",
     "RuleNoise": "the noise of a textbook rule, in a figure",

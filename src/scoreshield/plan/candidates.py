@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from scoreshield.decisions.queries import Prediction
 from scoreshield.decisions.scores import Law
 from scoreshield.plan.base import ScoreRange, as_plain_value
@@ -23,28 +20,6 @@ from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profil
 SHIFT = 0.05
 #: The delta in the call of Gaussian noise, where an attack bound sets the noise and states no delta.
 _CALL_DELTA = 1e-6
-
-
-@dataclass(frozen=True)
-class GumbelNoise:
-    """Gumbel noise, whose k best scores are k rounds of the exponential mechanism. It only serves predictions."""
-
-    scale: float
-
-    @property
-    def std(self) -> float:
-        """The standard deviation."""
-        return self.scale * math.pi / math.sqrt(6)
-
-    def cdf(self, x: ArrayLike) -> Any:
-        """Compute P[W <= x]."""
-        with np.errstate(over="ignore"):
-            return np.exp(-np.exp(-np.asarray(x, dtype=np.float64) / self.scale))
-
-    def sf(self, x: ArrayLike) -> Any:
-        """Compute P[W > x]."""
-        with np.errstate(over="ignore"):
-            return -np.expm1(-np.exp(-np.asarray(x, dtype=np.float64) / self.scale))
 
 
 @dataclass(frozen=True)

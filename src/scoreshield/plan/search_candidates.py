@@ -20,12 +20,12 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
 from scoreshield._formatting import format_rate
+from scoreshield.decisions.laws import GumbelLaw
 from scoreshield.decisions.queries import Prediction, QueryLaw, QueryScores
 from scoreshield.plan.base import ScoreRange
 from scoreshield.plan.candidates import (
     SHIFT,
     Candidate,
-    GumbelNoise,
     list_noise_laws,
     make_candidate,
     make_response_profiles,
@@ -157,7 +157,7 @@ def _predict_each(need: RecallNeed) -> Iterator[Candidate]:
     yield make_candidate(
         "selection of the k best",
         f"release_top_k(rows, query, {need.k}, epsilon={spend:.6g})",
-        need.predict(GumbelNoise(2.0 * need.k / spend)),
+        need.predict(GumbelLaw(2.0 * need.k / spend)),
         PureProfile(spend),
         contract,
         note=note,
