@@ -92,8 +92,23 @@ def test_the_share_of_right_guesses_is_rounded_up() -> None:
     assert format_right_guesses(0.0) == "50.0 %"
     assert format_right_guesses(0.5) == "75.0 %"
     assert format_right_guesses(0.50001) == "75.1 %"
-    assert format_right_guesses(0.9999) == "100.0 %"
-    assert format_right_guesses(1.0) == "100.0 %"
+    assert format_right_guesses(0.9981) == "99.91 %", "a share below one is not written as one"
+    assert format_right_guesses(0.9999) == "99.995 %"
+    assert format_right_guesses(1.0) == "100 %"
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.7, 1.0, 3.3, 6.0, 8.0, 12.0])
+def test_attack_figures_are_rounded_up(epsilon: float) -> None:
+    """What a certificate states as a limit is never below it, and at most one unit of its last digit above."""
+    release = ss.release_scores(np.eye(3), np.ones(3), epsilon=epsilon, mechanism="staircase", rng=1)
+    guarantee = release.guarantee
+    found = re.search(
+        r"AUC of at most ([\d.]+) .*advantage of at most ([\d.]+) .*detects at most ([\d.]+) %", flatten(guarantee)
+    )
+    assert found is not None
+    limits = guarantee.attack_auc, guarantee.attack_advantage, 100 * guarantee.tpr_at(0.01)
+    for stated, limit, unit in zip(map(float, found.groups()), limits, (1e-4, 1e-4, 1e-2), strict=True):
+        assert limit <= stated <= limit + unit * (1 + 1e-9)
 
 
 def test_the_certificate_begins_with_the_verdict(collection: np.ndarray, query: np.ndarray) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, Context, Decimal
 
+from scoreshield._formatting import format_number
 from scoreshield.privacy.adjacency import Identity, NullRecord
 from scoreshield.privacy.consistency import count_rows
 from scoreshield.privacy.details import describe_details
@@ -61,9 +62,10 @@ def write_certificate(guarantee: Guarantee) -> str:
         )
     say(
         "In practice",
-        f"The best possible test of whether one such change was made has an AUC of at most {guarantee.attack_auc:.4f}",
-        f"(0.5 is a coin toss) and an advantage of at most {guarantee.attack_advantage:.4f} (0 is a coin toss);",
-        f"at 1 % false alarms it detects at most {100 * guarantee.tpr_at(0.01):.2f} % of such changes.",
+        "The best possible test of whether one such change was made has an AUC of at most",
+        f"{_ceil(guarantee.attack_auc, 4)} (0.5 is a coin toss) and an advantage of at most",
+        f"{_ceil(guarantee.attack_advantage, 4)} (0 is a coin toss); at 1 % false alarms it detects at most",
+        f"{_ceil(100 * guarantee.tpr_at(0.01), 2)} % of such changes.",
     )
     say(
         "Does not cover",
@@ -111,6 +113,11 @@ def _list_provenance(provenance: Provenance) -> list[tuple[str, str]]:
 def _round_up(value: float) -> str:
     """Format a number with six digits, never below its value."""
     return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
+
+
+def _ceil(value: float, digits: int) -> str:
+    """Format a number with so many decimals, never below its value."""
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING)}"
 
 
 def _describe_mechanism(guarantee: Guarantee) -> list[str]:
@@ -244,12 +251,13 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
         right = format_right_guesses(profile.advantage)
         found.append(
             f"this release hides practically nothing about one {_name_unit(guarantee)}: the best attacker has an "
-            f"advantage of up to {profile.advantage:.4f} and is right up to {right} of the time."
+            f"advantage of up to {_ceil(profile.advantage, 4)} and is right up to {right} of the time."
         )
     records = max(count_rows(guarantee))
     if guarantee.delta >= 1 / records:
         found.append(
             f"delta {_round_up(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
-            f"reveals {guarantee.delta * records:.3g} whole records on average would keep a promise with this delta."
+            f"reveals {format_number(guarantee.delta * records)} whole records on average would keep a promise with "
+            "this delta."
         )
     return found

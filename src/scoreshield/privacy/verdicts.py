@@ -62,6 +62,11 @@ def bound_right_guesses(advantage: float) -> float:
 
 
 def format_right_guesses(advantage: float) -> str:
-    """Write that share in percent, rounded up."""
-    tenths = math.ceil(1000 * bound_right_guesses(advantage) - 1e-6)  # the margin is for the rounding of the product
-    return f"{min(tenths, 1000) / 10:.1f} %"
+    """Write that share in percent, rounded up, in enough digits that a share below one is not written as one."""
+    share = bound_right_guesses(advantage)
+    for digits in (1, 2, 3, 4):
+        whole = 10 ** (digits + 2)
+        units = math.ceil(whole * (share - 1e-9))  # the margin is for the rounding of the share
+        if units < whole:
+            return f"{100 * units / whole:.{digits}f} %"
+    return "100 %"
