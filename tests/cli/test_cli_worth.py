@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -113,3 +114,63 @@ def test_values(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     """Scores that are not ranked give no warning."""
     assert run(monkeypatch, "scores", "docs.npy", "--query", "q.npy", "--epsilon", "2", "--delta", "1e-6") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row whose best records are printed is judged before the charge; one that is not ranked is not."""
+    row = ("row", "docs.npy", "--index", "3", "--epsilon", "5", "--delta", "1e-6")
+    ledger = ("--ledger", "sqlite:///ledger.db", "--dataset", "docs")
+    assert run(monkeypatch, *row, "--top-k", "5") == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("UselessRelease: At epsilon 5 the row of a record ranks mostly by noise")
+    assert "worth           Unknown for this model. Predicted" in captured.out
+    assert run(monkeypatch, *row) == 0
+    assert capsys.readouterr().err == ""
+    assert run(monkeypatch, *row, "--top-k", "5", "--require-recall", "0.5", *ledger) == 2
+    assert "A recall of 0.5 is required" in capsys.readouterr().err
+    assert run(monkeypatch, *row, "--require-recall", "0.5", *ledger) == 2
+    assert "needs 'k'" in capsys.readouterr().err
+    assert ss.Ledger.open("sqlite:///ledger.db").spent_on("docs") == 0
+
+
+class TestPublicScores:
+    """Public scores of the same model, in files."""
+
+    FILES = ("--public-scores", "public.npy", "--public-relevant", "relevant.csv")
+
+    @pytest.fixture(autouse=True)
+    def files(self, folder: Path) -> None:
+        rng = np.random.default_rng(8)
+        scores = rng.uniform(-0.3, 0.3, (30, 200))
+        scores[np.arange(30), np.arange(30)] = 0.9
+        np.save(folder / "public.npy", scores)
+        (folder / "relevant.csv").write_text("".join(f"{one},{one}\n" for one in range(30)))
+
+    @pytest.mark.parametrize("name", ["scores", "index", "batch"])
+    def test_predicts(self, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(monkeypatch, *COMMANDS[name], "--epsilon", "60", *self.FILES) == 0
+        assert "(by public.npy, if private queries and records are like these)" in capsys.readouterr().out
+
+    def test_decides(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Relevant records far above the others are found with little budget, and the shipped scores do not know it."""
+        command = (*COMMANDS["scores"][:4], "--for", "ranking", "--epsilon", "9", "--require-recall", "0.9")
+        assert run(monkeypatch, *command) == 2
+        assert run(monkeypatch, *command, *self.FILES) == 0
+
+    @pytest.mark.parametrize("part", [FILES[:2], FILES[2:]])
+    def test_alone(
+        self, part: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(monkeypatch, *COMMANDS["scores"], "--epsilon", "9", *part) == 2
+        assert "Give --public-scores with --public-relevant" in capsys.readouterr().err
+
+
+def test_suggestions_are_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a warning suggests on the command line is a command."""
+    np.save("wide.npy", np.random.default_rng(1).standard_normal((2_000, 384)))
+    for command in (("index", "wide.npy"), ("top-k", "wide.npy", "--query", "wide-q.npy", "--k", "10")):
+        np.save("wide-q.npy", np.ones(384))
+        assert run(monkeypatch, *command, "--epsilon", "8") == 0
+        error = capsys.readouterr().err
+        assert "scoreshield release scores --for ranking" in error
+        assert not re.search(r"\w='|release_scores", error), error

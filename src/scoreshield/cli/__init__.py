@@ -2,9 +2,10 @@
 
 A bad input prints one line on standard error and exits with code 2, without a traceback. An interrupted command exits
 with 130; while Python is still loading the package, Python itself handles the interrupt. Neither leaves a half-written
-file. An unforeseen failure also prints one line and exits with code 70. Code 1 only means that an audit broke a
-claim. With SCORESHIELD_DEBUG=1 in the environment the traceback comes first. Progress goes to standard
-error: a bar on a terminal, and elsewhere a line every ten seconds.
+file. An unforeseen failure also prints one line and exits with code 70. Where a reader stops, as ``| head`` does, the
+command says nothing and exits with 141. Code 1 only means that an audit broke a claim. With SCORESHIELD_DEBUG=1 in the
+environment the traceback comes first. Progress goes to standard error: a bar on a terminal, and elsewhere a line every
+ten seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from scoreshield.privacy.verdicts import judge_profile
 
 _UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h
 _INTERRUPTED = 130  # the code of Typer
+_CLOSED = 141  # of a program that a closed pipe ends
 _COMPLETION = "_SCORESHIELD_COMPLETE"  # a shell that asks for completions sets it, and Typer then calls sys.exit()
+#: Calls that a warning suggests, and what they are on the command line.
+_COMMANDS = {
+    "release_scores with for_='ranking', or mode='query' with a ledger": "scoreshield release scores --for ranking",
+    "release_scores with for_='ranking'": "scoreshield release scores --for ranking",
+    "a batch of 30 queries that are known now": "a batch of 30 known queries (scoreshield release batch)",
+}
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")  # Typer calls sys.exit() for these too
 
 app = typer.Typer(
@@ -154,14 +162,19 @@ def _run() -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
     """Print a warning as one line on standard error, without the line of code that gave it."""
+    text = " ".join(str(message).split())
+    for call, command in _COMMANDS.items():
+        text = text.replace(call, command)
     with contextlib.suppress(OSError, ValueError):
-        print(f"{category.__name__}: {make_printable(' '.join(str(message).split()))}", file=sys.stderr, flush=True)
+        print(f"{category.__name__}: {make_printable(text)}", file=sys.stderr, flush=True)
 
 
 def _stop_printing(error: OSError) -> None:
-    """Stop because standard output is full or closed, such as by ``| head``."""
+    """Stop because standard output is full, or closed by a reader that has enough, such as ``| head``."""
     with contextlib.suppress(OSError):  # so that the interpreter does not write again when it ends
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if isinstance(error, BrokenPipeError):
+        sys.exit(_CLOSED)
     _stop(f"Cannot print the answer: {error.strerror}.")
 
 

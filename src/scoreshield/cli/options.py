@@ -25,6 +25,8 @@ from scoreshield import _files
 from scoreshield._types import AccountLike, Calibration
 from scoreshield._validation import check_text, optional
 from scoreshield.cli.output import open_account
+from scoreshield.cli.score_files import read_matrix, read_relevant_pairs, split_array_name
+from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import predict_worth
 from scoreshield.geometry.arrays import Progress as ProgressCallback
 from scoreshield.releases.scores import ScoreMechanism, ScoreUse
@@ -108,6 +110,17 @@ ScoreUseOption = Annotated[
 RequireRecall = Annotated[
     float | None,
     typer.Option(help="Stop before anything is charged unless the predicted recall of a search is at least this."),
+]
+PublicScores = Annotated[
+    str | None,
+    typer.Option(
+        help="Predict from these public scores of the same model: a matrix in FILE or FILE:NAME, one row per public "
+        "query and one column per public record.",
+    ),
+]
+PublicRelevant = Annotated[
+    str | None,
+    typer.Option(help="With --public-scores: the pairs (query, record) that answer, counted from 0: two columns."),
 ]
 
 # The ledger.
@@ -229,9 +242,28 @@ class WorthOptions:
 
     require_recall: RequireRecall = None
 
-    def describe(self, guarantee: ss.Guarantee, k: int, dimension: int) -> dict[str, str]:
+    def describe(
+        self, guarantee: ss.Guarantee, k: int, dimension: int, public_scores: QueryScores | None = None
+    ) -> dict[str, str]:
         """Say for the printed facts what a search by scores, matches or the best records is worth."""
-        return {"worth": predict_worth(guarantee, k=k, dimension=dimension).sentence}
+        return {"worth": predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores).sentence}
+
+
+@dataclass(frozen=True)
+class PublicWorthOptions(WorthOptions):
+    """The same, with the public scores that it is predicted from."""
+
+    public_scores: PublicScores = None
+    public_relevant: PublicRelevant = None
+
+    def read_scores(self) -> QueryScores | None:
+        """Read the public scores; None where those that ship are taken."""
+        if self.public_scores is None and self.public_relevant is None:
+            return None
+        if self.public_scores is None or self.public_relevant is None:
+            raise ss.InvalidInput("Give --public-scores with --public-relevant, which says which pairs are relevant.")
+        origin = split_array_name(self.public_scores)[0].name
+        return QueryScores(read_matrix(self.public_scores), read_relevant_pairs(self.public_relevant), origin=origin)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from scoreshield.cli.options import (
     MechanismOption,
     Output,
     OutputOptions,
+    PublicWorthOptions,
     PureDelta,
     Query,
     QueryArray,
@@ -72,7 +73,7 @@ def release_scores_command(
     score_range: ScoreRange = (-1.0, 1.0),
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
     ranking: RankingOptions,
-    worth: WorthOptions,
+    worth: PublicWorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
@@ -80,7 +81,7 @@ def release_scores_command(
     """Release the similarity of a public query with every record."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
     ranking.check(use)
-    public = read_query(query, query_array)
+    public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -90,6 +91,7 @@ def release_scores_command(
         for_=use,
         k=ranking.top_k,
         threshold=ranking.threshold if use == "threshold" else None,
+        public_scores=public_scores,
         require_recall=worth.require_recall,
         calibration=calibration,
         adjacency=identities.choose_adjacency(),
@@ -100,7 +102,7 @@ def release_scores_command(
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
     k = 10 if ranking.top_k is None else ranking.top_k
-    facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1])
+    facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
     write_release(charge.annotate(release), output, options.as_json, facts)
 
 
@@ -119,6 +121,7 @@ def release_row_command(
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     ranking: RankingOptions,
+    worth: PublicWorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
@@ -126,8 +129,9 @@ def release_row_command(
     """Release the similarity of one record with every record."""
     check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
     ranking.check()
+    records, public_scores = _files.read_array(embeddings, name=array, mapped=True), worth.read_scores()
     release = ss.release_row(
-        _files.read_array(embeddings, name=array, mapped=True),
+        records,
         index,
         epsilon=epsilon,
         delta=delta,
@@ -135,11 +139,17 @@ def release_row_command(
         calibration=calibration,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
+        k=ranking.top_k,
+        public_scores=public_scores,
+        require_recall=worth.require_recall,
         rng=charge.seed,
         ledger=charge.open_account(),
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    write_release(charge.annotate(release), output, options.as_json, ranking.list_best_records(release))
+    facts = ranking.list_best_records(release)
+    if ranking.top_k is not None:
+        facts |= worth.describe(release.guarantee, ranking.top_k, records.shape[-1], public_scores)
+    write_release(charge.annotate(release), output, options.as_json, facts)
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
@@ -315,7 +325,7 @@ def release_batch_command(
     print_best: Annotated[
         bool, typer.Option("--print-best", help="Also print the best K records of each query.")
     ] = False,
-    worth: WorthOptions,
+    worth: PublicWorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
@@ -323,6 +333,7 @@ def release_batch_command(
     check_output(output, options.force, embeddings, queries, levels, identities.labels, ledger=charge.ledger)
     if level is not None and levels is not None:
         raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
+    public_scores = worth.read_scores()
     with progress_bar(options.as_json) as progress:
         release = ss.release_batch(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -333,12 +344,16 @@ def release_batch_command(
             levels=ss.PublicLevels.load(levels) if levels is not None else level,
             adjacency=identities.choose_adjacency(),
             norm=norm,
+            public_scores=public_scores,
             require_recall=worth.require_recall,
             rng=charge.seed,
             ledger=charge.open_account(),
             progress=progress,
         )
-    facts: dict[str, Any] = {"false_names": release.false_names, "worth": release.worth(k).sentence}
+    facts: dict[str, Any] = {
+        "false_names": release.false_names,
+        "worth": release.worth(k, public_scores=public_scores).sentence,
+    }
     if print_best:
         facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
     write_release(charge.annotate(release), output, options.as_json, facts)
@@ -419,7 +434,7 @@ def release_index_command(
     ids: Annotated[Path | None, typer.Option(help="With --changes public: the ids, a text of lines or .npy.")] = None,
     array: Array = None,
     identities: IdentityOptions,
-    worth: WorthOptions,
+    worth: PublicWorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
@@ -432,6 +447,7 @@ def release_index_command(
     if codebook is not None:
         given["codebook"] = read_codebook(codebook, codebook_source, code_size, codebook_array)
     given |= {"changes": changes, "ids": None if ids is None else read_ids(ids)}
+    public_scores = worth.read_scores()
     with progress_bar(options.as_json) as progress:
         release = ss.release_index(
             _files.read_array(embeddings, name=array, mapped=True),
@@ -445,6 +461,7 @@ def release_index_command(
             center=center if center_file is None else _files.read_array(center_file, name=center_array),
             center_share=center_share,
             **given,
+            public_scores=public_scores,
             require_recall=worth.require_recall,
             adjacency=identities.choose_adjacency(),
             rng=charge.seed,
@@ -454,7 +471,7 @@ def release_index_command(
     details = release.guarantee.details
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
     if use == "search":
-        facts["worth"] = release.worth().sentence
+        facts["worth"] = release.worth(public_scores=public_scores).sentence
     write_release(charge.annotate(release), output, options.as_json, facts)
 
 

@@ -21,7 +21,7 @@ from scoreshield.errors import ScoreShieldError, UselessRelease
 from scoreshield.privacy.adjacency import FULL_RANGE
 
 #: How a release answers a search.
-Kind = Literal["index", "query", "scores", "screening", "top-k", "hits", "batch", "codebook"]
+Kind = Literal["index", "query", "scores", "row", "screening", "top-k", "hits", "batch", "codebook"]
 
 #: Budgets that are suggested, up to the largest that is worth suggesting.
 _EPSILONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
@@ -34,6 +34,7 @@ _NAMES = {
     "codebook": "an index over this codebook",
     "query": "each query",
     "scores": "a release of scores",
+    "row": "the row of a record",
     "screening": "a screening",
     "top-k": "a release of the best records",
     "hits": "a hit budget",
@@ -87,8 +88,8 @@ class Adviser:
         """Write the warning, in one sentence."""
         return (
             f"At epsilon {self.epsilon:g} {_NAMES[self.kind]} ranks mostly by noise: it is predicted to find "
-            f"{worth.recall:.2f} ± {worth.error:.2f} of the relevant records among the best {worth.k:,} of "
-            f"{worth.records:,}, and {worth.clean:.2f} are found without privacy; {self._suggest(worth)}."
+            f"{worth.figure} of the relevant records among {worth.asked}, and {worth.clean:.2f} are found without "
+            f"privacy; {self._suggest(worth)}."
         )
 
     def _suggest(self, worth: Worth) -> str:
@@ -112,6 +113,11 @@ class Adviser:
             return None
         if self.kind == "query":
             return f"mechanism='auto' finds {other.recall:.2f} at the same epsilon"
+        if self.kind == "row":
+            return (
+                "release_scores with for_='ranking' and the record as its query finds "
+                f"{other.recall:.2f} at the same epsilon, where that record is public"
+            )
         if self.kind in ("scores", "top-k"):
             return f"release_scores with for_='ranking' finds {other.recall:.2f} at the same epsilon"
         mode = "mode='query'" if self.is_automatic else "mode='query', mechanism='auto'"
