@@ -21,6 +21,7 @@ from rich.table import Table
 
 import scoreshield as ss
 from scoreshield.geometry.arrays import Progress
+from scoreshield.privacy.verdicts import format_right_guesses
 
 EPSILON, INDEX_EPSILON, DELTA = 6.0, 20.0, 1e-6
 REFERENCE, QUERIES, BEST, GRAM_RECORDS = 297, 40, 10, 100
@@ -139,13 +140,17 @@ class DemoSummary:
 
     def show(self, console: Console) -> None:
         console.print(str(self.releases[0].release.guarantee), highlight=False, soft_wrap=True)
-        table = Table(title=f"Of the {BEST} best matches of a digit, how many show the same digit? ({QUERIES} queries)")
-        for column in ("release", "promise", "covers", "same digit", "why"):
+        table = Table(
+            title=f"Of the {BEST} best matches of a digit, how many show the same digit? ({QUERIES} queries)",
+            caption="Compare how often an attacker is right at most, not epsilons: equal epsilons protect differently.",
+        )
+        for column in ("release", "promise", "covers", "attacker right", "same digit", "why"):
             table.add_column(column, justify="right" if column == "same digit" else "left")
-        table.add_row("clean scores", "none", "", _format_counts(self.clean), "not private")
+        table.add_row("clean scores", "none", "", "100 %", _format_counts(self.clean), "not private")
         for line in self.releases:
-            table.add_row(line.name, line.promise, line.covers, _format_counts(line.counts), line.reason)
-        table.add_row("chance", "", "", f"{self.chance:.1f}", "")
+            right = format_right_guesses(line.release.guarantee.attack_advantage)
+            table.add_row(line.name, line.promise, line.covers, right, _format_counts(line.counts), line.reason)
+        table.add_row("chance", "", "", "50 %", f"{self.chance:.1f}", "")
         console.print(table)
         console.print(f"Cannot work: {self.gram}", highlight=False)
         console.print(f"One decision: {self.decision}", highlight=False)

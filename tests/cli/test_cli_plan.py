@@ -268,7 +268,7 @@ def test_a_ranking_with_a_target(run: Run, score_files: tuple[Path, Path]) -> No
     code, out, _ = run(*match_arguments(score_files, "--target-tar", "0.9"))
     assert code == 0
     text = " ".join(out.split())
-    assert text.startswith("Below epsilon 4.5 no mechanism at all reaches the 90 % asked for.")
+    assert text.startswith("Below epsilon 4.5 no mechanism reaches the 90 % asked for.")
     found = re.search(r"The least epsilon that meets the need is ([\d.]+), with an accept bit: 90", text)
     assert found
     scores = {"impostor": np.load(score_files[0]), "genuine": np.load(score_files[1]), "false_match_rate": 0.01}
@@ -276,7 +276,7 @@ def test_a_ranking_with_a_target(run: Run, score_files: tuple[Path, Path]) -> No
     assert rates[0] < 0.9 <= rates[1]
     code, out, _ = run(*match_arguments(score_files, "--epsilon", "2", "--target-tar", "0.9"))
     text = " ".join(out.split())
-    assert "No mechanism at all reaches the 90 % asked for under this contract: the most is 7.39 %." in text
+    assert "No mechanism reaches the 90 % asked for under this contract: the most is 7.39 %." in text
     assert "Raise epsilon to 4.5 or more, or lower target_tar (--target-tar)." in text
 
 

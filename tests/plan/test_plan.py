@@ -323,7 +323,7 @@ def test_retrieval_agrees_with_recall(scores: tuple[np.ndarray, np.ndarray]) -> 
     told = decisions.recall_at_k(scores[1], scores[0], sigma, records=5000, k=10)
     assert made.recall == pytest.approx(told, abs=1e-9)
     assert made.floor == pytest.approx(math.log(5000 * (0.5 - DELTA) / 10))
-    assert made.answer.startswith("No mechanism at all returns the relevant record among 10 of 5,000 in 50 % of the")
+    assert made.answer.startswith("No mechanism returns the relevant record among 10 of 5,000 in 50 % of the")
     assert "below epsilon 5.52" in made.answer
     epsilons, recalls = made.recall_curve
     assert np.all(np.diff(recalls) > -1e-12)

@@ -97,7 +97,7 @@ def test_verdicts() -> None:
 
     assert judge(0.5, epsilon=6).sentence.startswith("That meets the 50 % asked for")
     assert (
-        "No mechanism at all reaches the 50 % asked for under this contract: the most is 7.39 %"
+        "No mechanism reaches the 50 % asked for under this contract: the most is 7.39 %"
         in judge(0.5, epsilon=2).sentence
     )
     assert "Raise epsilon to 3.91 or more" in judge(0.5, epsilon=2).sentence
@@ -117,14 +117,12 @@ def test_plans_lead_with_the_best_mechanism() -> None:
     assert made.to_dict()["choice"]["candidates"][0]["mechanism"] == "accept bit"
     found = plan.verification(FAR, NEAR, target_fmr=0.01, target_tar=0.9, delta=1e-6, source="public")
     least = find_accept_epsilon(0.9, impostor=FAR, genuine=NEAR, false_match_rate=0.01)
-    assert found.answer.startswith(
-        "Below epsilon 4.5 no mechanism at all reaches the 90 % asked for. The least epsilon"
-    )
+    assert found.answer.startswith("Below epsilon 4.5 no mechanism reaches the 90 % asked for. The least epsilon")
     assert f"The least epsilon that meets the need is {least:.4g}, with an accept bit: 90" in found.answer
     assert f"The least epsilon at which Gaussian noise meets the need is {found.least_epsilon:.4g}" in found.answer
     assert found.alternatives[-1].least_epsilon == least < found.least_epsilon
     search = plan.retrieval(FAR, NEAR, records=2000, k=10, target_recall=0.5, delta=1e-6, source="public")
-    assert search.answer.startswith("No mechanism at all returns")
+    assert search.answer.startswith("No mechanism returns")
     assert search.choice is not None
     assert search.choice.contract.epsilon < search.contract.epsilon
     assert search.goal is not None

@@ -80,7 +80,7 @@ class Choice:
         floor: Below this epsilon no mechanism reaches the best recall; 0 where no such bound is known.
         source: Where the scores come from.
         warnings: What the reader must not overlook.
-        impossible: What no mechanism at all can do under the contract; empty where no such bound is known.
+        impossible: What no mechanism can do under the contract; empty where no such bound is known.
         caution: What scores of another population would change; empty where no scores are read.
         bound: The rate that no mechanism exceeds under the contract; 1 where no such bound is known.
         advice: Another need or contract that may serve better; empty where none is known.
@@ -376,10 +376,10 @@ def _bound_rate(contract: Contract, share: float) -> float:
 
 
 def _check_reachable(target: float | None, bound: float, contract: Contract, what: str) -> None:
-    """Raise an error where no mechanism at all reaches the target."""
+    """Raise an error where no mechanism reaches the target."""
     if target is not None and target > bound:
         raise InvalidInput(
-            f"With {contract.stated}, no mechanism at all reaches {format_rate(target)} {what}; the most is "
+            f"With {contract.stated}, no mechanism reaches {format_rate(target)} {what}; the most is "
             f"{format_rate(bound)}. Ask for a larger budget, or for less."
         )
 

@@ -161,7 +161,7 @@ class RetrievalPlan(Plan):
         if not self.floor > 0:
             return ""
         return (
-            f"No mechanism at all returns the relevant record among {self.k:,} of {self.records:,} in "
+            f"No mechanism returns the relevant record among {self.k:,} of {self.records:,} in "
             f"{format_rate(target)} of the queries below epsilon {self.floor:.3g}, since every record must be able "
             "to become the relevant one."
         )

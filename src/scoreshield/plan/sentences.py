@@ -91,7 +91,7 @@ def state_attack(choice: Choice) -> str:
 
 def state_floor(goal: Goal) -> str:
     """Write below which epsilon no mechanism meets a target."""
-    return f"Below epsilon {goal.floor:.3g} no mechanism at all reaches the {format_rate(goal.target)} asked for."
+    return f"Below epsilon {goal.floor:.3g} no mechanism reaches the {format_rate(goal.target)} asked for."
 
 
 def state_least(choice: Choice) -> str:

@@ -154,7 +154,7 @@ class Target(ABC):
         elif self.value > bound:
             most = format_rate_pair(bound, self.value)[0]
             sentence = (
-                f"No mechanism at all reaches the {target} asked for under this contract: the most is {most}."
+                f"No mechanism reaches the {target} asked for under this contract: the most is {most}."
                 f"{self._state_floor(contract)}"
             )
         else:

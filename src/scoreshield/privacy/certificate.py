@@ -12,8 +12,9 @@ from scoreshield.privacy.consistency import count_rows
 from scoreshield.privacy.details import describe_details
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
+from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.provenance import Provenance
-from scoreshield.privacy.verdicts import LAST, format_right_guesses, judge_profile
+from scoreshield.privacy.verdicts import FALSE_ALARMS, LAST, choose_verdict, format_right_guesses, judge_profile
 
 
 def write_certificate(guarantee: Guarantee) -> str:
@@ -96,7 +97,16 @@ def _write_verdict(guarantee: Guarantee) -> list[str]:
         *sentences,
         f"{attacker} and must choose between two candidates for one {_name_unit(guarantee)} is right at most",
         f"{format_right_guesses(profile.advantage)} of the time (50 % is a coin toss).",
+        *_explain_verdict(profile, word),
     ]
+
+
+def _explain_verdict(profile: Profile, word: str) -> list[str]:
+    """Say that the rate at few false alarms decided, where the other rate alone would have a better word."""
+    if choose_verdict(profile.advantage, 0.0) == word:
+        return []
+    share = _ceil(100 * float(profile.tpr_at(FALSE_ALARMS)), 1)
+    return [f"It is called {word} for the {share} % of changes that are detected at 1 % false alarms."]
 
 
 def _name_unit(guarantee: Guarantee) -> str:

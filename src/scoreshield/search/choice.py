@@ -131,8 +131,8 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
     price = f"each query costs epsilon {options.epsilon:g}" if mode in ("query", "screening") else "one charge"
     unused = ["'file' is not used"] if options.file is not None and chosen.file is None else []
     sentence = (
-        f"mode {mode!r} was picked because {name} is predicted to find {worth.recall:.2f} ± {worth.error:.2f} of the "
-        f"relevant records among the best {worth.k:,} of {worth.records:,}{compared}; "
+        f"mode {mode!r} was picked because {name} is predicted to find {worth.figure} of the relevant "
+        f"records among {worth.asked}{compared}; "
         f"{'; '.join([*ruled_out, *unused, price])}"
     )
     return ModeChoice(mode, worth, sentence, tuple((other, one) for one, other, _, _ in found), chosen)
