@@ -31,6 +31,7 @@ from scoreshield.plan.retrieval_plan import RetrievalPlan
 from scoreshield.plan.sentences import answer_need, get_error, name_mechanism
 from scoreshield.plan.targets import Goal
 from scoreshield.plan.verification_plan import VerificationPlan
+from scoreshield.privacy.verdicts import format_right_guesses
 from scoreshield.report.chart import Chart
 from scoreshield.report.pages import Cell, KeyFigure, TableRow, Verdict, get_moment, render_template
 from scoreshield.report.plan_charts import (
@@ -253,7 +254,8 @@ def _list_ranking_figures(choice: Choice, goal: Goal | None) -> list[KeyFigure]:
         KeyFigure(
             "Best attack, advantage",
             typeset_attack_rate(best.advantage),
-            f"against one release; {_state_budget(best)}",
+            f"against one release: right at most {format_right_guesses(best.advantage)} of the time; "
+            f"{_state_budget(best)}",
         ),
     ]
 
@@ -344,7 +346,8 @@ def _state_attack(contract: Contract) -> KeyFigure:
     return KeyFigure(
         "Best attack, advantage",
         typeset_attack_rate(contract.attack_advantage),
-        f"finds {members} of members at {typeset_percent(0.01)} false alarms",
+        f"right at most {format_right_guesses(contract.attack_advantage)} of the time; finds {members} of members at "
+        f"{typeset_percent(0.01)} false alarms",
     )
 
 
