@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import scoreshield as ss
+from scoreshield.decisions.queries import QueryScores
 from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.verdicts import format_right_guesses
 
@@ -235,7 +236,8 @@ def _release_queries(data: Digits, name: str, release: Callable[[Float], ss.Scor
 
 def _release_index(data: Digits) -> DemoRelease:
     """Release vectors that answer every query."""
-    index = ss.release_index(data.collection, epsilon=INDEX_EPSILON)
+    public = QueryScores.pool(*data.public_scores, origin="the reference images")
+    index = ss.release_index(data.collection, epsilon=INDEX_EPSILON, public_scores=public)
     best = index.search(data.queries, BEST).indices
     reason = "each vector is private, and later queries are free"
     return DemoRelease("an index", index, "all queries", best, data.count_same(best), reason)

@@ -206,18 +206,32 @@ class TestWarning:
         assert 0.1 < worth.recall < 0.9
         assert worth.error > 0.1
 
-    @pytest.mark.parametrize(("dimension", "is_warned"), [(64, False), (384, True)])
-    def test_other_models(self, dimension: int, is_warned: bool) -> None:
-        """For a model that is unknown, a warning is given only where even the upper end of the interval is too low."""
+    @pytest.mark.parametrize(("dimension", "is_known"), [(64, False), (384, True)])
+    def test_other_models(self, dimension: int, is_known: bool) -> None:
+        """The warning says where it is a prediction for another model, and the epsilon that it suggests is useful."""
         rows = np.random.default_rng(2).standard_normal((1_460, dimension))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UselessRelease)
-            worth = PrivateSearch(rows, epsilon=20).worth
-            assert bool(caught) == is_warned
-            PrivateSearch(rows, epsilon=1)
-            assert len(caught) == 1 + is_warned
+        with pytest.warns(UselessRelease) as caught:
+            worth = PrivateSearch(rows, epsilon=8).worth
+        (text,) = (str(one.message) for one in caught)
+        assert ("probably ranks" in text) == (not is_known)
+        assert ("this model is unknown, and public_scores of it" in text) == (not is_known)
         assert worth is not None
-        assert worth.sentence.startswith("Predicted" if is_warned else "Unknown for this model")
+        assert worth.sentence.startswith("Predicted" if is_known else "Unknown for this model")
+        (epsilon,) = re.findall(r"or epsilon (\d+) finds half", text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UselessRelease)
+            other = PrivateSearch(rows, epsilon=float(epsilon)).worth
+        assert other is not None
+        assert other.recall >= 0.5 * other.clean
+
+    def test_automatic_mode(self, tmp_path: Path) -> None:
+        """Where mode="auto" ruled a release per query out, the warning does not suggest one."""
+        ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=50, delta=1e-6)
+        with pytest.warns(UselessRelease, match="a batch of 30 queries") as caught:
+            search = PrivateSearch(ROWS, epsilon=8, mode="auto", queries=300, ledger=ledger.account("docs"))
+        assert search.choice is not None
+        assert "a release per query is ruled out" in search.choice.sentence
+        assert not any("per query" in str(one.message) for one in caught)
 
     def test_research_and_files(self, tmp_path: Path) -> None:
         """Research mode costs nothing, and neither does an index from a file."""

@@ -238,23 +238,17 @@ class RankingOptions:
 
 @dataclass(frozen=True)
 class WorthOptions:
-    """What a search by the release must be worth before it is charged."""
+    """What a search by the release must be worth before it is charged, and the public scores of the prediction."""
 
     require_recall: RequireRecall = None
+    public_scores: PublicScores = None
+    public_relevant: PublicRelevant = None
 
     def describe(
         self, guarantee: ss.Guarantee, k: int, dimension: int, public_scores: QueryScores | None = None
     ) -> dict[str, str]:
         """Say for the printed facts what a search by scores, matches or the best records is worth."""
         return {"worth": predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores).sentence}
-
-
-@dataclass(frozen=True)
-class PublicWorthOptions(WorthOptions):
-    """The same, with the public scores that it is predicted from."""
-
-    public_scores: PublicScores = None
-    public_relevant: PublicRelevant = None
 
     def read_scores(self) -> QueryScores | None:
         """Read the public scores; None where those that ship are taken."""

@@ -23,7 +23,6 @@ from scoreshield.cli.options import (
     MechanismOption,
     Output,
     OutputOptions,
-    PublicWorthOptions,
     PureDelta,
     Query,
     QueryArray,
@@ -73,7 +72,7 @@ def release_scores_command(
     score_range: ScoreRange = (-1.0, 1.0),
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
     ranking: RankingOptions,
-    worth: PublicWorthOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
@@ -121,7 +120,7 @@ def release_row_command(
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     ranking: RankingOptions,
-    worth: PublicWorthOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
     options: OutputOptions,
@@ -243,7 +242,7 @@ def release_matches_command(
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
-    public = read_query(query)
+    public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -252,6 +251,7 @@ def release_matches_command(
         refine=refine,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
+        public_scores=public_scores,
         require_recall=worth.require_recall,
         rng=charge.seed,
         ledger=charge.open_account(),
@@ -262,7 +262,7 @@ def release_matches_command(
         "expected_false": release.expected_false,
         "count": release.count,
         "count_95_percent": [low, high],
-        **worth.describe(release.guarantee, 10, public.shape[-1]),
+        **worth.describe(release.guarantee, 10, public.shape[-1], public_scores),
     }
     write_release(charge.annotate(release), output, options.as_json, facts)
 
@@ -286,7 +286,7 @@ def release_top_k_command(
 ) -> None:
     """Release the indices of the k best records, without their scores."""
     check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
-    public = read_query(query)
+    public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -295,11 +295,12 @@ def release_top_k_command(
         mechanism=mechanism,
         adjacency=identities.choose_adjacency(),
         score_range=score_range,
+        public_scores=public_scores,
         require_recall=worth.require_recall,
         rng=charge.seed,
         ledger=charge.open_account(),
     )
-    facts = {"top_k": release.indices.tolist()} | worth.describe(release.guarantee, k, public.shape[-1])
+    facts = {"top_k": release.indices.tolist()} | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
     write_release(charge.annotate(release), output, options.as_json, facts)
 
 
@@ -325,7 +326,7 @@ def release_batch_command(
     print_best: Annotated[
         bool, typer.Option("--print-best", help="Also print the best K records of each query.")
     ] = False,
-    worth: PublicWorthOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:
@@ -434,7 +435,7 @@ def release_index_command(
     ids: Annotated[Path | None, typer.Option(help="With --changes public: the ids, a text of lines or .npy.")] = None,
     array: Array = None,
     identities: IdentityOptions,
-    worth: PublicWorthOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     options: OutputOptions,
 ) -> None:

@@ -101,12 +101,10 @@ class Worth:
     def is_useful(self) -> bool:
         """Whether the search is predicted to find at least half of what it would find without privacy.
 
-        A screening must also name relevant records with twice the odds of irrelevant ones. Where the model is unknown,
-        the upper end of the interval counts.
+        A screening must also name relevant records with twice the odds of irrelevant ones.
         """
-        found = self.recall if self.is_known else self.interval[1]
-        is_better = found * (1 - self.chance) >= _LEAST_ODDS * self.chance * (1 - found)
-        return found >= USEFUL_SHARE * self.clean and is_better
+        is_better = self.recall * (1 - self.chance) >= _LEAST_ODDS * self.chance * (1 - self.recall)
+        return self.recall >= USEFUL_SHARE * self.clean and is_better
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -54,6 +54,8 @@ class Adviser:
         require_recall: The least predicted recall that the caller accepts.
         is_automatic: Whether the caller named no mechanism.
         is_grouped: Whether one neighbour changes several records, so that they share epsilon.
+        may_query: Whether a release per query may be suggested. Where ``mode="auto"`` picked the mode, it was compared
+            or ruled out.
         score_range: The public range of scores.
         repeat: Predicts the worth of the same release, with all its other arguments, at another epsilon. None where it
             cannot be repeated. No epsilon is then suggested.
@@ -66,6 +68,7 @@ class Adviser:
     require_recall: float | None = None
     is_automatic: bool = True
     is_grouped: bool = False
+    may_query: bool = True
     score_range: tuple[float, float] = FULL_RANGE
     repeat: Callable[[float], Worth] | None = None
 
@@ -86,10 +89,15 @@ class Adviser:
 
     def describe(self, worth: Worth) -> str:
         """Write the warning, in one sentence."""
+        if worth.is_known:
+            claim, unknown = "ranks mostly by noise: it is predicted to find", ""
+        else:
+            claim = "probably ranks mostly by noise: for another model it is predicted to find"
+            unknown = "; this model is unknown, and public_scores of it give a prediction of its own"
         return (
-            f"At epsilon {self.epsilon:g} {_NAMES[self.kind]} ranks mostly by noise: it is predicted to find "
+            f"At epsilon {self.epsilon:g} {_NAMES[self.kind]} {claim} "
             f"{worth.figure} of the relevant records among {worth.asked}, and {worth.clean:.2f} are found without "
-            f"privacy; {self._suggest(worth)}."
+            f"privacy; {self._suggest(worth)}{unknown}."
         )
 
     def _suggest(self, worth: Worth) -> str:
@@ -106,7 +114,7 @@ class Adviser:
 
     def _suggest_query(self, worth: Worth) -> str | None:
         """Suggest the mechanism that is best for the scores of one query, where it is another and is useful."""
-        if self.is_grouped or (self.kind in ("query", "scores") and self.is_automatic):
+        if self.is_grouped or not self.may_query or (self.kind in ("query", "scores") and self.is_automatic):
             return None
         other = _try(lambda: self._predict_query(worth))
         if other is None or not other.is_useful:

@@ -436,10 +436,13 @@ def check_index_worth(
     require_recall: float | None,
     codebook: PublicCodebook | None,
     repeat: Callable[[float], Guarantee] | None = None,
+    *,
+    may_query: bool = True,
 ) -> Worth:
     """Predict the worth of an index before its charge, and warn where a search would rank by noise.
 
-    ``repeat`` states the guarantee of the same index at another epsilon.
+    ``repeat`` states the guarantee of the same index at another epsilon. ``may_query`` says whether a release per query
+    may be suggested.
     """
 
     def predict(stated: Guarantee) -> Worth:
@@ -454,6 +457,7 @@ def check_index_worth(
         require_recall,
         is_automatic=guarantee.mechanism != "gaussian",
         is_grouped=isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1,
+        may_query=may_query,
         repeat=None if repeat is None else lambda epsilon: predict(repeat(epsilon)),
     )
     adviser.check(worth, is_charged=guarantee.sampler != "research")

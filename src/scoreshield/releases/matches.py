@@ -22,6 +22,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import Check, check_epsilon, constrain, one_of, validate
+from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
@@ -58,7 +59,7 @@ MATCH_CHECKS: dict[str, Check] = {
 
 
 @clear_frames_on_error
-@validate(**MATCH_CHECKS, k=WORTH_CHECKS["k"], require_recall=WORTH_CHECKS["require_recall"])
+@validate(**MATCH_CHECKS, **WORTH_CHECKS)
 def release_matches(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -70,6 +71,7 @@ def release_matches(
     score_range: tuple[float, float] = FULL_RANGE,
     norm: Norm = "unit",
     k: int = 10,
+    public_scores: QueryScores | None = None,
     require_recall: float | None = None,
     rng: Rng = None,
     ledger: AccountLike | None = None,
@@ -88,6 +90,7 @@ def release_matches(
             clamped to [threshold, upper end], which is also public and narrower.
         norm: As in `release_scores`.
         k: How many of the released records will be read. Predictions are made for it.
+        public_scores: As in `release_scores`.
         require_recall: As in `release_scores`.
         rng: As in `release_scores`.
         ledger: As in `release_scores`.
@@ -116,12 +119,13 @@ def release_matches(
         rows = make_public_rows(*np.shape(embeddings))
 
         def predict(guarantee: Guarantee) -> Worth:
-            return predict_worth(guarantee, k=k, dimension=rows.shape[1])
+            return predict_worth(guarantee, k=k, dimension=rows.shape[1], public_scores=public_scores)
 
         adviser = Adviser(
             "screening",
             epsilon,
             rows.shape[1],
+            public_scores=public_scores,
             require_recall=require_recall,
             score_range=score_range,
             repeat=lambda other: predict(prepare(rows, epsilon=other, rng=0).guarantee),

@@ -16,6 +16,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, one_of, validate
+from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
@@ -45,6 +46,7 @@ _REASONS = {
     mechanism=one_of(SELECTIONS),
     score_range=check_score_range,
     norm=one_of(_embeddings.NORMS),
+    public_scores=WORTH_CHECKS["public_scores"],
     require_recall=WORTH_CHECKS["require_recall"],
 )
 def release_top_k(
@@ -57,6 +59,7 @@ def release_top_k(
     adjacency: Adjacency = Replacement(),  # noqa: B008 (frozen, without state)
     score_range: tuple[float, float] = FULL_RANGE,
     norm: Norm = "unit",
+    public_scores: QueryScores | None = None,
     require_recall: float | None = None,
     rng: Rng = None,
     ledger: AccountLike | None = None,
@@ -73,6 +76,7 @@ def release_top_k(
         adjacency: As in `release_scores`.
         score_range: A public range. Its width over the budget of one selection is the scale of the noise.
         norm: As in `release_scores`.
+        public_scores: As in `release_scores`.
         require_recall: As in `release_scores`.
         rng: As in `release_scores`.
         ledger: As in `release_scores`.
@@ -95,12 +99,13 @@ def release_top_k(
 
         def predict(other: float) -> Worth:
             stated = _state_guarantee(facts, source.size, mechanism, other)
-            return predict_worth(stated, k=k, dimension=source.dimension)
+            return predict_worth(stated, k=k, dimension=source.dimension, public_scores=public_scores)
 
         adviser = Adviser(
             "top-k",
             epsilon,
             source.dimension,
+            public_scores=public_scores,
             require_recall=require_recall,
             score_range=(low, high),
             repeat=predict,

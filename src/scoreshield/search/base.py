@@ -210,6 +210,8 @@ class SearchOptions:
     queries: Float | int | None = None
     public_scores: QueryScores | None = None
     require_recall: float | None = None
+    #: Whether ``mode="auto"`` picked the mode.
+    is_picked: bool = False
 
     def reject_batch(self) -> None:
         """Raise an error for the queries of a batch."""

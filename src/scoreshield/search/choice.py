@@ -135,7 +135,8 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
         f"records among {worth.asked}{compared}; "
         f"{'; '.join([*ruled_out, *unused, price])}"
     )
-    return ModeChoice(mode, worth, sentence, tuple((other, one) for one, other, _, _ in found), chosen)
+    candidates = tuple((other, one) for one, other, _, _ in found)
+    return ModeChoice(mode, worth, sentence, candidates, replace(chosen, is_picked=True))
 
 
 def _check_arguments(options: SearchOptions, dimension: int) -> None:

@@ -237,6 +237,7 @@ class HitSearch(BaseSearch):
             self.dimension,
             options.public_scores,
             options.require_recall,
+            may_query=not options.is_picked,
             repeat=self._repeat,
         )
         adviser.check(worth, is_charged=options.rng is None)
