@@ -268,6 +268,6 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
         found.append(
             f"delta {_round_up(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
             f"reveals {format_number(guarantee.delta * records)} whole records on average would keep a promise with "
-            "this delta."
+            "this delta. The verdict is about one record only."
         )
     return found
