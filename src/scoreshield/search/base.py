@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -125,12 +126,20 @@ class ScoreReader:
         self._estimate: ScoreEstimate | None = None
         if isinstance(law, AdditiveLaw) and not isinstance(law, Channel):
             population = find_population(public_scores, dimension)
-            marginal = population.scores.marginal if population.is_known else (None, None)
-            self._estimate = ScoreEstimate(law, self._range, guarantee.shape[0], *marginal)
+            scores = population.scores if population.is_known else None
+            self._estimate = _make_estimate(law, self._range, guarantee.shape[0], scores)
 
     def read(self, noisy: Float) -> Float:
         """Compute the scores that are shown."""
         return np.clip(noisy, *self._range) if self._estimate is None else self._estimate.estimate(noisy)
+
+
+@lru_cache(maxsize=64)
+def _make_estimate(
+    law: AdditiveLaw, score_range: tuple[float, float], records: int, scores: QueryScores | None
+) -> ScoreEstimate:
+    """Make the estimate of one law, once: its table takes tens of milliseconds, and each new release has a reader."""
+    return ScoreEstimate(law, score_range, records, *((None, None) if scores is None else scores.marginal))
 
 
 class HitFilter(NamedTuple):
