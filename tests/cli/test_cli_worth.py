@@ -174,3 +174,23 @@ def test_suggestions_are_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         error = capsys.readouterr().err
         assert "scoreshield release scores --for ranking" in error
         assert not re.search(r"\w='|release_scores", error), error
+
+
+def test_several_queries(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scores of several queries need Gaussian noise and rank by it: the error and the warning name a batch."""
+    np.save("wide.npy", np.random.default_rng(1).standard_normal((2_000, 384)))
+    np.save("wide-qs.npy", np.random.default_rng(2).standard_normal((5, 384)))
+    base = ("scores", "wide.npy", "--query", "wide-qs.npy", "--for", "ranking", "--epsilon", "8")
+    assert run(monkeypatch, *base) == 2
+    assert "release_batch answers several queries" in capsys.readouterr().err
+    assert run(monkeypatch, *base, "--delta", "1e-6") == 0
+    assert "scoreshield release batch is predicted to find 0." in capsys.readouterr().err
+
+
+def test_records_as_codebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A codebook is published, so the file of the records is not taken as one."""
+    Path("link.npy").symlink_to("docs.npy")
+    for name in ("docs.npy", "link.npy"):
+        assert run(monkeypatch, "index", "docs.npy", "--epsilon", "8", "--codebook", name) == 2
+        assert "--codebook is the file of the records" in capsys.readouterr().err
+    assert not Path("out.npz").exists()

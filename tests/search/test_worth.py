@@ -85,7 +85,7 @@ def catch_useless(make: Callable[[], Any]) -> list[str]:
 
 def find_suggested(text: str) -> float | None:
     """Find the epsilon that a warning suggests."""
-    found = re.search(r"epsilon (\d+) finds half of what", text)
+    found = re.search(r"epsilon (\d+) is predicted to find half of what", text)
     return None if found is None else float(found[1])
 
 
@@ -93,7 +93,7 @@ class TestWarning:
     @pytest.mark.parametrize("mode", MODES)
     def test_before_charge(self, mode: str, account: Account) -> None:
         """A search that would rank by noise says so before anything is charged, and names a change that helps."""
-        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; (.* )?epsilon \d+ finds half") as caught:
+        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; (.* )?epsilon \d+ is predicted to find half") as caught:
             PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
         assert len(caught) == 1
         assert __file__ in caught[0].filename  # it points at the caller's line
@@ -128,7 +128,7 @@ class TestWarning:
         (text,) = catch_useless(lambda: PrivateSearch(ROWS, epsilon=max(epsilon, 6), ledger=account, **options))
         assert ("mechanism='auto'" in text) == ("mechanism" in options)
         search = PrivateSearch(ROWS, epsilon=max(epsilon, 6), mode="query", ledger=account)
-        assert f"finds {search.worth.recall:.2f} at " in text
+        assert f"predicted to find {search.worth.recall:.2f} at " in text
         assert search.worth.is_useful
 
     def test_identities(self, account: Account) -> None:
@@ -217,12 +217,21 @@ class TestWarning:
         assert ("this model is unknown, and public_scores of it" in text) == (not is_known)
         assert worth is not None
         assert worth.sentence.startswith("Predicted" if is_known else "Unknown for this model")
-        (epsilon,) = re.findall(r"or epsilon (\d+) finds half", text)
+        (epsilon,) = re.findall(r"or epsilon (\d+) is predicted to find half", text)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UselessRelease)
             other = PrivateSearch(rows, epsilon=float(epsilon)).worth
         assert other is not None
         assert other.recall >= 0.5 * other.clean
+
+    def test_small_ledger(self, tmp_path: Path) -> None:
+        """mode="auto" does not pick a release per query that the ledger does not cover once."""
+        ledger = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=5, delta=1e-6)
+        with pytest.raises(ss.BudgetExceeded):
+            PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=ledger.account("docs"))
+        with pytest.warns(UselessRelease):
+            search = PrivateSearch(ROWS, epsilon=4, mode="auto", ledger=ledger.account("docs"))
+        assert search.choice is not None
 
     def test_automatic_mode(self, tmp_path: Path) -> None:
         """Where mode="auto" ruled a release per query out, the warning does not suggest one."""
@@ -264,7 +273,7 @@ class TestWarning:
             if larger is not None:
                 release(epsilon=larger)
             else:
-                assert "release_scores with for_='ranking' finds" in str(caught.value)
+                assert "release_scores with for_='ranking' is predicted to find" in str(caught.value)
 
     def test_values_are_not_ranked(self) -> None:
         """Scores whose values are used, and those of a threshold, give no warning."""

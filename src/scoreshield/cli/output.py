@@ -23,6 +23,7 @@ __all__ = [
     "check_not_input",
     "check_output",
     "find_ledger_file",
+    "is_same_file",
     "make_printable",
     "open_account",
     "read_codebook",
@@ -128,11 +129,12 @@ def check_not_input(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> N
     present = [path for path in inputs if path is not None]
     for output in outputs:
         for path in present:
-            if _is_same(output, path):
+            if is_same_file(output, path):
                 raise ss.InvalidInput(f"{output} is the same file as the input {path}; choose another output.")
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths are one file, under any name or link."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):  # one of them is missing, which reading it reports

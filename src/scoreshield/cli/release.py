@@ -36,7 +36,7 @@ from scoreshield.cli.options import (
     expand_groups,
     progress_bar,
 )
-from scoreshield.cli.output import check_output, read_codebook, read_ids, read_query, write_release
+from scoreshield.cli.output import check_output, is_same_file, read_codebook, read_ids, read_query, write_release
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.releases.gram import GramProjection
 from scoreshield.releases.histogram import HistogramMechanism
@@ -400,7 +400,7 @@ def release_histogram_command(
     write_release(charge.annotate(release), output, options.as_json, facts)
 
 
-@app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
+@app.command("index", epilog="scoreshield release index docs.npy --epsilon 50 --output index.npz")
 @expand_groups
 def release_index_command(
     *,
@@ -442,6 +442,8 @@ def release_index_command(
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
     check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ids, ledger=charge.ledger)
+    if codebook is not None and is_same_file(codebook, embeddings):
+        raise ss.InvalidInput("--codebook is the file of the records: its vectors are published with the index.")
     if codebook is None and (codebook_source is not None or code_size is not None):
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}

@@ -389,6 +389,8 @@ def annotate(metadata: Mapping[str, Any], search: PrivateSearch, hits: Hits, pla
         facts["noisy_score"] = float(hits.noisy[place])
     if hits.noise_std is not None:
         facts["noise_std"] = hits.noise_std
+    elif hits.noisy is not None:
+        facts["score_is"] = "a place in the ranking, no cosine"
     return {**metadata, GUARANTEE_FIELD: facts}
 
 

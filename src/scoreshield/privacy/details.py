@@ -45,7 +45,7 @@ _LABELS = {
     "cells": "Cells of the scale",
     "window": "Cells of a window",
     "k": "Best records that the windows are chosen for",
-    "predicted_recall": "Predicted share of them that a ranking keeps",
+    "predicted_recall": "Share of them that a ranking keeps, predicted for the public scores of the tail",
     "tail_shape": "Source of the shape of the tail of the scores",
     # a hit budget
     "hits": "Hits of each record, at most",

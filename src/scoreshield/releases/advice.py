@@ -26,7 +26,7 @@ Kind = Literal["index", "query", "scores", "row", "screening", "top-k", "hits", 
 #: Budgets that are suggested, up to the largest that is worth suggesting.
 _EPSILONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
 _PACKAGE = str(Path(__file__).parents[1])
-#: A batch of so many queries is compared.
+#: A batch of so many queries is compared, unless the number is known.
 _BATCH = 30
 
 _NAMES = {
@@ -54,6 +54,7 @@ class Adviser:
         require_recall: The least predicted recall that the caller accepts.
         is_automatic: Whether the caller named no mechanism.
         is_grouped: Whether one neighbour changes several records, so that they share epsilon.
+        queries: How many queries one release answers.
         may_query: Whether a release per query may be suggested. Where ``mode="auto"`` picked the mode, it was compared
             or ruled out.
         score_range: The public range of scores.
@@ -68,6 +69,7 @@ class Adviser:
     require_recall: float | None = None
     is_automatic: bool = True
     is_grouped: bool = False
+    queries: int = 1
     may_query: bool = True
     score_range: tuple[float, float] = FULL_RANGE
     repeat: Callable[[float], Worth] | None = None
@@ -90,7 +92,9 @@ class Adviser:
     def describe(self, worth: Worth) -> str:
         """Write the warning, in one sentence."""
         if worth.is_known:
-            claim, unknown = "ranks mostly by noise: it is predicted to find", ""
+            claim = "ranks mostly by noise: it is predicted to find"
+            own = "; public_scores of your model on public data like yours make the prediction sharper"
+            unknown = own if self.public_scores is None else ""
         else:
             claim = "probably ranks mostly by noise: for another model it is predicted to find"
             unknown = "; this model is unknown, and public_scores of it give a prediction of its own"
@@ -107,41 +111,45 @@ class Adviser:
             return found[0] if found else "use a larger epsilon, fewer records or a larger k"
         larger = self._find_epsilon(self.repeat)
         if larger is not None:
-            found.append(f"epsilon {larger:g} finds half of what is found without privacy")
+            found.append(f"epsilon {larger:g} is predicted to find half of what is found without privacy")
         if not found:
             return f"no epsilon up to {_EPSILONS[-1]} is predicted to help, so use fewer records or a larger k"
         return ", or ".join(found)
 
     def _suggest_query(self, worth: Worth) -> str | None:
         """Suggest the mechanism that is best for the scores of one query, where it is another and is useful."""
-        if self.is_grouped or not self.may_query or (self.kind in ("query", "scores") and self.is_automatic):
+        is_best_already = self.kind in ("query", "scores") and self.is_automatic
+        if self.is_grouped or self.queries > 1 or not self.may_query or is_best_already:
             return None
         other = _try(lambda: self._predict_query(worth))
         if other is None or not other.is_useful:
             return None
         if self.kind == "query":
-            return f"mechanism='auto' finds {other.recall:.2f} at the same epsilon"
+            return f"mechanism='auto' is predicted to find {other.recall:.2f} at the same epsilon"
         if self.kind == "row":
             return (
-                "release_scores with for_='ranking' and the record as its query finds "
+                "release_scores with for_='ranking' and the record as its query is predicted to find "
                 f"{other.recall:.2f} at the same epsilon, where that record is public"
             )
         if self.kind in ("scores", "top-k"):
-            return f"release_scores with for_='ranking' finds {other.recall:.2f} at the same epsilon"
+            return f"release_scores with for_='ranking' is predicted to find {other.recall:.2f} at the same epsilon"
         mode = "mode='query'" if self.is_automatic else "mode='query', mechanism='auto'"
         return (
-            f"a release per query (release_scores with for_='ranking', or {mode} with a ledger) finds "
-            f"{other.recall:.2f} at epsilon {self.epsilon:g} for each query"
+            f"a release per query (release_scores with for_='ranking', or {mode} with a ledger) is "
+            f"predicted to find {other.recall:.2f} at epsilon {self.epsilon:g} for each query"
         )
 
     def _suggest_batch(self, worth: Worth) -> str | None:
         """Suggest a batch instead of another release for all queries, where it is useful."""
-        if self.is_grouped or self.kind not in ("index", "codebook", "hits", "screening"):
+        is_open = self.kind in ("index", "codebook", "hits", "screening")
+        if self.is_grouped or not (is_open or (self.kind == "scores" and self.queries > 1)):
             return None
         other = _try(lambda: self._predict_batch(worth))
         if other is None or not other.is_useful:
             return None
-        return f"a batch of {_BATCH} queries that are known now finds {other.recall:.2f} at the same epsilon"
+        if self.queries > 1:
+            return f"release_batch is predicted to find {other.recall:.2f} at the same epsilon"
+        return f"a batch of {_BATCH} queries that are known now is predicted to find {other.recall:.2f}"
 
     def _find_epsilon(self, repeat: Callable[[float], Worth]) -> float | None:
         """Find the least epsilon of the list at which the same release is useful; None where there is none."""
@@ -174,7 +182,7 @@ class Adviser:
         from scoreshield.releases.batch import predict_batch_worth, prepare_batch  # which builds on this module
 
         rows = make_public_rows(worth.records, self.dimension)
-        queries = make_public_rows(_BATCH, self.dimension)
+        queries = make_public_rows(self.queries if self.queries > 1 else _BATCH, self.dimension)
         pending = prepare_batch(rows, queries, epsilon=self.epsilon, k=worth.k, rng=0)
         return predict_batch_worth(pending.guarantee, self.dimension, worth.k, self.public_scores)
 

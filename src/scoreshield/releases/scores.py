@@ -208,8 +208,8 @@ def _check_worth(
         public_scores,
         require_recall,
         is_automatic=is_automatic,
-        is_grouped=len(guarantee.shape) > 1
-        or (isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1),
+        is_grouped=isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1,
+        queries=guarantee.shape[0] if len(guarantee.shape) > 1 else 1,
         score_range=guarantee.score_range,
         repeat=lambda epsilon: predict(repeat(epsilon)),
     )
@@ -432,7 +432,8 @@ def _choose_mechanism(
                 "and no identities without centroids."
             )
         if delta == 0:
-            raise InvalidInput(f"A ranking for {what} takes Gaussian noise: give a 'delta' above 0.")
+            other = "; release_batch answers several queries for one epsilon" if len(problem.queries) > 1 else ""
+            raise InvalidInput(f"A ranking for {what} takes Gaussian noise: give a 'delta' above 0{other}.")
     if for_ == "values" or not problem.moves_one_score():
         return _choose_noise(problem, epsilon, delta)
     if for_ == "threshold":

@@ -303,14 +303,14 @@ def _takes_mechanism(mode: Mode, trial: SearchOptions) -> bool:
 
 
 def _find_shortage(mode: Mode, trial: SearchOptions, queries: Float | int | None, guarantee: Guarantee) -> str | None:
-    """Find whether the ledger does not cover the number of queries that the caller states.
+    """Find whether the ledger does not cover the number of queries that the caller states, or one query.
 
     They are composed as the ledger composes them, within what is left of its epsilon. After earlier charges that is
     an estimate: each charge is checked again.
     """
-    if mode not in ("query", "screening") or queries is None or trial.ledger is None:
+    if mode not in ("query", "screening") or trial.ledger is None:
         return None
-    asked = queries if isinstance(queries, int) else len(queries)
+    asked = 1 if queries is None else queries if isinstance(queries, int) else len(queries)
     left, delta = getattr(trial.ledger, "remaining", None), getattr(getattr(trial.ledger, "ledger", None), "delta", 0.0)
     if left is None or asked * trial.epsilon <= left * (1 + 1e-9):
         return None
@@ -318,7 +318,8 @@ def _find_shortage(mode: Mode, trial: SearchOptions, queries: Float | int | None
         cost = compute_cost(guarantee.profile, left, delta).times(asked)
         if PrivacyFilter.from_sums(left, delta, cost).is_within_limit():
             return None
-    return f"a ledger that does not cover {asked:,} queries of epsilon {trial.epsilon:g} each"
+    what = "one query" if asked == 1 else f"{asked:,} queries"
+    return f"a ledger that does not cover {what} of epsilon {trial.epsilon:g}{'' if asked == 1 else ' each'}"
 
 
 def _predict(

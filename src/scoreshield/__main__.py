@@ -1,0 +1,3 @@
+from scoreshield.cli import main
+
+main()
