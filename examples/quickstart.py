@@ -14,7 +14,8 @@ topic = np.repeat(np.arange(200), 20)
 collection = (topics[topic] + rng.standard_normal((4_000, 384))).astype(np.float32)
 query = topics[7] + rng.standard_normal(384)  # public: a question about topic 7
 
-# Works: windows around a private quantile, made for the best records of one query. Pure epsilon, no delta.
+# Works: windows around a private quantile, made for the best records of one query. Pure epsilon, no delta. About one
+# search in a hundred finds nothing, because its quantile is drawn far off.
 good = ss.release_scores(collection, query, epsilon=8, mechanism="anchored")
 best = good.top_k(10)
 print(f"anchored windows, epsilon 8: {np.sum(topic[best] == 7)} of the ten best are about the topic: {best}")
