@@ -18,8 +18,6 @@ from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profil
 
 #: How far all scores of another population may lie from the public ones, in a choice's last sentence.
 SHIFT = 0.05
-#: The delta in the call of Gaussian noise, where an attack bound sets the noise and states no delta.
-_CALL_DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Candidate:
 
     Attributes:
         mechanism: The name of the mechanism.
-        call: The call that makes the release.
+        call: The call that makes the release, or all releases where several queries share the contract.
         utility: The predicted figure.
         epsilon: The epsilon of the mechanism.
         delta: The delta of the mechanism.
@@ -101,25 +99,27 @@ def list_noise_laws(contract: Contract, within: ScoreRange) -> Iterator[tuple[st
     """List the noise laws for one query's scores on a range: name, call, law, profile."""
     width = within[1] - within[0]
     window = "" if within == FULL_RANGE else f", score_range=({within[0]:g}, {within[1]:g})"
-    if contract.mu > 0:
-        call = f"release_scores(rows, query, {write_gaussian_budget(contract)}{window})"
+    budget = write_gaussian_budget(contract)
+    if budget is not None:
+        call = f"release_scores(rows, query, {budget}{window})"
         yield "gaussian", call, GaussianNoise(width / contract.mu), GaussianProfile(contract.mu)
-    spend = contract.find_pure_epsilon(LaplaceProfile)
+    spend = contract.find_call_epsilon(LaplaceProfile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="laplace"{window})'
     yield "laplace", call, LaplaceNoise.calibrate(spend, width), LaplaceProfile(spend)
-    spend = contract.find_pure_epsilon(make_staircase_profile)
+    spend = contract.find_call_epsilon(make_staircase_profile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="staircase"{window})'
     yield "staircase", call, StaircaseNoise.calibrate(spend, width), make_staircase_profile(spend)
 
 
-def write_gaussian_budget(contract: Contract) -> str:
-    """Write the budget of a Gaussian release under the contract.
+def write_gaussian_budget(contract: Contract) -> str | None:
+    """Write the budget of a Gaussian release under the contract; None where no Gaussian noise fits."""
+    budget = contract.gaussian_budget
+    return None if budget is None else f"epsilon={budget[0]:.6g}, delta={budget[1]:.6g}"
 
-    An attack bound without a delta sets the noise alone. Its epsilon is then stated at a delta of 1e-6, which gives the
-    same noise.
-    """
-    delta = contract.delta if contract.delta > 0 else _CALL_DELTA
-    return f"epsilon={GaussianProfile(contract.mu).epsilon_at(delta):.6g}, delta={delta:g}"
+
+def write_repeated_call(call: str, queries: int) -> str:
+    """Write a call for each of several queries."""
+    return call if queries == 1 else f"[{call} for query in queries]"
 
 
 def make_staircase_profile(epsilon: float) -> Profile:

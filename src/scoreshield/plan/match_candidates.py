@@ -71,7 +71,7 @@ def predict_true_matches(
             )
     for rows in candidates.values():
         yield max(rows, key=lambda row: row.utility)
-    spend = contract.find_pure_epsilon()
+    spend = contract.find_call_epsilon()
     bit = accept_bit(spend, impostor=far, genuine=near, false_match_rate=target)
     made = f"accept_bit({spend:.6g}, impostor=impostor, genuine=genuine, false_match_rate={target:g}).table"
     rate, shifted = bit.true_match_rate, [_accept(bit, near, by) for by in (-SHIFT, SHIFT)]
