@@ -37,6 +37,8 @@ class Candidate:
             where the figure follows from the mechanism alone.
         shifted: The predicted figures if all private scores lay 0.05 lower, and 0.05 higher; None where no scores are
             read.
+        false_matches: For verification, the ends of an interval that holds the false-match rate of other impostors nine
+            times in ten; None where the law of the impostors is given.
     """
 
     mechanism: str
@@ -49,12 +51,14 @@ class Candidate:
     note: str = ""
     error: float = 0.0
     shifted: tuple[float, float] | None = None
+    false_matches: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. A value that is no finite number is null."""
         pairs = {
             "score_range": list(self.score_range),
             "shifted": None if self.shifted is None else [as_plain_value(value) for value in self.shifted],
+            "false_matches": None if self.false_matches is None else list(self.false_matches),
         }
         return {name: as_plain_value(value) for name, value in (vars(self) | pairs).items()}
 
@@ -69,6 +73,7 @@ def make_candidate(
     within: ScoreRange = FULL_RANGE,
     note: str = "",
     shifted: tuple[float, float] | None = None,
+    false_matches: tuple[float, float] | None = None,
 ) -> Candidate:
     """Make a candidate from its prediction and its profile.
 
@@ -81,6 +86,7 @@ def make_candidate(
         within: The public score range.
         note: What the reader must know.
         shifted: How the utility changes if all private scores lie lower, and higher.
+        false_matches: The interval of the false-match rate.
     """
     value, error = prediction if isinstance(prediction, Prediction) else (float(prediction), 0.0)
     epsilon, delta = profile.epsilon_at(0.0), 0.0
@@ -88,7 +94,9 @@ def make_candidate(
         delta = contract.delta
         epsilon = profile.epsilon_at(delta) if delta else math.inf
     ends = None if shifted is None else (_clip_rate(value + shifted[0]), _clip_rate(value + shifted[1]))
-    return Candidate(name, call, float(value), epsilon, delta, profile.advantage, within, note, float(error), ends)
+    return Candidate(
+        name, call, float(value), epsilon, delta, profile.advantage, within, note, float(error), ends, false_matches
+    )
 
 
 def _clip_rate(value: float) -> float:

@@ -29,6 +29,8 @@ from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 #: The share of delta that a ledger leaves to several releases of Gaussian noise (`privacy.filters`).
 _SHARED_DELTA = 0.99
 _CALL_DIGITS = 6
+#: The grid of released scores makes the sensitivity larger by less than this share.
+_MARGIN = 1e-7
 _LARGEST_MU = 30
 _LARGEST_PURE_EPSILON = 1e3
 _LARGEST_EXPONENT = 700.0
@@ -87,7 +89,7 @@ class Contract:
         if excess(math.log(most)) <= 0:
             return most
         root = float(brentq(excess, math.log(1e-9), math.log(most), xtol=1e-13))
-        return math.exp(root) * (1 - 1e-9)
+        return math.exp(root) * (1 - _MARGIN)
 
     def find_call_epsilon(self, profile: Callable[[float], Profile] = PureProfile) -> float:
         """Find the largest epsilon in six digits that a call of a pure mechanism may state.
@@ -104,7 +106,7 @@ class Contract:
         if self.mu == 0 or delta == 0:
             return None
         is_stated = self.calibration != "attack" and not self.is_part
-        epsilon = round_down(self.epsilon if is_stated else GaussianProfile(self.mu).epsilon_at(delta))
+        epsilon = round_down(self.epsilon if is_stated else GaussianProfile(self.mu * (1 - _MARGIN)).epsilon_at(delta))
         return (epsilon, delta) if epsilon >= LEAST_EPSILON else None
 
     def split(self, queries: int) -> Contract:
