@@ -22,7 +22,7 @@ from scoreshield._formatting import format_number, format_rate
 from scoreshield._validation import check_count, check_delta, check_inside_unit, optional, validate, whole_from
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.recall import check_benchmark
-from scoreshield.decisions.scores import Scores, ScoresLike, check_target
+from scoreshield.decisions.scores import Sample, Scores, ScoresLike, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import (
     PRIVATE_SCORES_WARNING,
@@ -44,7 +44,7 @@ from scoreshield.plan.candidates import (
     write_repeated_call,
 )
 from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
-from scoreshield.plan.match_candidates import predict_true_matches
+from scoreshield.plan.match_candidates import find_rate_error, predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
 from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
 from scoreshield.plan.sentences import CERTAIN, answer_need, describe_rate, name_mechanism
@@ -87,6 +87,8 @@ class Choice:
         caution: What scores of another population would change; empty where no scores are read.
         bound: The rate that no mechanism exceeds under the contract; 1 where no such bound is known.
         advice: Another need or contract that may serve better; empty where none is known.
+        chance: The rate that a release of nothing reaches; 0 where the utility is no rate.
+        is_chance: Whether public scores without noise do no better than chance.
     """
 
     need: Need
@@ -101,6 +103,8 @@ class Choice:
     caution: str = ""
     bound: float = 1.0
     advice: str = ""
+    chance: float = 0.0
+    is_chance: bool = False
 
     @property
     def chosen(self) -> Candidate:
@@ -122,6 +126,8 @@ class Choice:
             "impossible": self.impossible,
             "caution": self.caution,
             "advice": self.advice,
+            "chance": self.chance,
+            "is_chance": self.is_chance,
             "stated": self.contract.stated,
             "floor": self.floor,
             "source": self.source,
@@ -252,7 +258,7 @@ def choose(
         origin = check_source(source or "private")
     else:
         origin = check_source(source, far, near) if far is not None else "parameters"
-    floor, bound = 0.0, 1.0
+    floor, bound, chance, is_chance = 0.0, 1.0, 0.0, False
     match need:
         case "scores":
             metric, larger = "root mean squared error", False
@@ -261,7 +267,8 @@ def choose(
             if far is None or near is None or target_fmr is None:
                 raise InvalidInput("Verification needs irrelevant (impostor) and relevant scores, and target_fmr.")
             metric, larger = f"true matches at a false-match rate of {format_rate(target_fmr)}", True
-            bound = contract.bound_rate(target_fmr)
+            bound, chance = contract.bound_rate(target_fmr), target_fmr
+            is_chance = _is_matched_by_chance(far, near, target_fmr)
             _check_reachable(target, bound, contract, f"of true matches at a false-match rate of {target_fmr:g}")
             candidates = list(
                 predict_true_matches(
@@ -274,7 +281,10 @@ def choose(
             )
             where = f"among the best {search.k:,} of {search.records:,}"
             metric, larger = f"recall {where}", True
-            bound = contract.bound_rate(search.k / search.records)
+            chance = search.k / search.records
+            bound = contract.bound_rate(chance)
+            clean = search.predict_clean()
+            is_chance = clean.value - clean.error <= chance
             _check_reachable(target, bound, contract, f"of the relevant records {where}")
             candidates = list(predict_single_queries(search))
             if queries > 1:
@@ -310,7 +320,9 @@ def choose(
             f"The best mechanism is predicted to reach {format_rate(chosen.utility)}, below the {format_rate(target)} "
             f"that are needed: {contract.remedy}, or need less.",
         )
-    choice = Choice(need, metric, larger, contract, tuple(candidates), floor, origin, warnings)
+    choice = Choice(
+        need, metric, larger, contract, tuple(candidates), floor, origin, warnings, chance=chance, is_chance=is_chance
+    )
     return replace(
         choice,
         impossible=_state_impossible(choice, bound) if larger else "",
@@ -327,6 +339,12 @@ def _check_facts(need: str, stray: dict[str, bool]) -> None:
         raise InvalidInput(
             f"The need {need!r} does not use {' and '.join(names)}: leave it out, or state another need."
         )
+
+
+def _is_matched_by_chance(far: Scores, near: Scores, rate: float) -> bool:
+    """Whether clean genuine scores pass the threshold of a false-match rate no more often than impostors do."""
+    clean = float(near.rate(far.clean_threshold(rate), None))
+    return clean - find_rate_error(clean, len(near) if isinstance(near, Sample) else None, None) <= rate
 
 
 def _make_search_need(

@@ -123,9 +123,9 @@ def find_rate_error(
 ) -> float:
     """Find half the width of the interval around a predicted rate that holds the released rate nine times in ten.
 
-    If a share of n public pairs passes, Jeffreys' prior leaves a beta law for the share of all pairs that pass. The
-    released rate counts accepted pairs among those that are asked. So twenty pairs that all pass do not predict a rate
-    of one without error.
+    If a share of n public pairs passes, a beta law is left for the share of all pairs that pass: that of Jeffreys'
+    prior with half a miss more, because the threshold was chosen on the same pairs. The released rate counts accepted
+    pairs among those that are asked. So twenty pairs that all pass do not predict a rate of one without error.
 
     Args:
         share: The share of the public pairs that pass.
@@ -136,12 +136,12 @@ def find_rate_error(
     levels = (np.arange(_POSTERIOR) + 0.5) / _POSTERIOR
     shares = np.array([share])
     if size is not None:
-        shares = betaincinv(size * share + 0.5, size * (1 - share) + 0.5, levels)
+        shares = betaincinv(size * share + 0.5, size * (1 - share) + 1.0, levels)
     rate, rates = _mix(chances, share), chances[0] + (chances[1] - chances[0]) * shares
     if asked is None:
         return float(np.quantile(np.abs(rates - rate), 0.9))
 
-    def find_excess(width: float) -> bool:
+    def is_enough(width: float) -> bool:
         first, last = math.ceil(asked * (rate - width) - 1e-9), math.floor(asked * (rate + width) + 1e-9)
         below = bdtr(first - 1, asked, rates) if first > 0 else 0.0
         return float(np.mean(bdtr(min(last, asked), asked, rates) - below)) >= 0.9
@@ -149,7 +149,7 @@ def find_rate_error(
     low, high = 0.0, 1.0
     while high - low > 1e-5:
         middle = (low + high) / 2
-        low, high = (low, middle) if find_excess(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 

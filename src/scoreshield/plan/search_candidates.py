@@ -94,6 +94,11 @@ class RecallNeed:
         """Predict the recall of a law with settings that do not come from these scores."""
         return self.known.predict_recall(law, k=self.k, records=self.records, asked=self.asked, score_range=within)
 
+    def predict_clean(self) -> Prediction:
+        """Predict the recall without noise, over all queries that could be asked."""
+        rates = self.known.find_rates(0, k=self.k, records=self.records)
+        return self.known.summarise(rates, asked=None)
+
     def predict_shifted(self, law: QueryLaw, within: ScoreRange = FULL_RANGE) -> tuple[float, float]:
         """Predict the recall if all scores lay lower or higher."""
         low, high = (
