@@ -31,11 +31,12 @@ NEEDS: dict[str, tuple[str, dict[str, Any]]] = {
     "scores": ("scores", {}),
     "scores on a range": ("scores", {"ranges": [(0.0, 0.7)]}),
     "verification": ("verification", {"irrelevant": FAR, "relevant": NEAR, "target_fmr": 0.02, "source": "public"}),
-    "retrieval": ("retrieval", {"benchmark": (SCORES, PAIRS), "k": 3, "source": "public"}),
+    "retrieval": ("retrieval", {"benchmark": (SCORES, PAIRS), "records": 60, "k": 3, "source": "public"}),
     "three queries": (
         "retrieval",
         {
             "benchmark": (SCORES, PAIRS),
+            "records": 60,
             "k": 3,
             "queries": 3,
             "dimension": 16,

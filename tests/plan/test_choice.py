@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 import scoreshield as ss
 from scoreshield import decisions, plan
@@ -482,7 +483,7 @@ def _release_bit(bit: ss.AcceptBit, scores: np.ndarray, rng: np.random.Generator
 
 @pytest.mark.parametrize(("impostors", "genuine"), [(3000, 20), (3000, 100), (200, 50)])
 def test_few_public_scores_have_an_error_that_holds(impostors: int, genuine: int) -> None:
-    """Nine times in ten the released true matches, and the real false matches, lie inside; four in five is the limit."""
+    """Nine times in ten the released true matches, and the real false matches, lie inside."""
     rng = np.random.default_rng(genuine)
     contract = make_contract(delta=0.0, epsilon=10.0)
     assert contract is not None
@@ -493,7 +494,9 @@ def test_few_public_scores_have_an_error_that_holds(impostors: int, genuine: int
         bit = ss.accept_bit(10, impostor=far, genuine=near, false_match_rate=0.01)
         inside += abs(_release_bit(bit, rng.normal(0.45, 0.1, 100), rng) - row.utility) <= row.error
         assert row.false_matches is not None
-        kept += row.false_matches[0] <= _release_bit(bit, rng.normal(0, 0.1, 40_000), rng) <= row.false_matches[1]
+        chances = np.asarray(bit.table.probabilities, dtype=float)[:, 1]
+        real = chances[0] + (chances[1] - chances[0]) * float(ndtr(-bit.threshold / 0.1))
+        kept += row.false_matches[0] <= real <= row.false_matches[1]
     assert inside >= 0.82 * trials
     assert kept >= 0.82 * trials
 

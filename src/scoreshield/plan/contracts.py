@@ -21,7 +21,16 @@ from scipy.special import erfinv, ndtr, ndtri
 
 from scoreshield._formatting import format_number
 from scoreshield._types import Calibration
-from scoreshield._validation import LEAST_EPSILON, Check, check_delta, check_epsilon, check_inside_unit, one_of, optional, validate
+from scoreshield._validation import (
+    LEAST_EPSILON,
+    Check,
+    check_delta,
+    check_epsilon,
+    check_inside_unit,
+    one_of,
+    optional,
+    validate,
+)
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
@@ -269,7 +278,9 @@ def make_contract(
         stated = f"an attacker's advantage of at most {max_advantage:.12g}"
     elif max_tpr is not None and at_fpr is not None:
         if not max_tpr - at_fpr > 1e-12:
-            raise InvalidInput(f"max_tpr ({max_tpr:.12g}) must exceed at_fpr ({at_fpr:.12g}): guessing reaches that much.")
+            raise InvalidInput(
+                f"max_tpr ({max_tpr:.12g}) must exceed at_fpr ({at_fpr:.12g}): guessing reaches that much."
+            )
         mu = float(ndtri(max_tpr) - ndtri(at_fpr))
         stated = f"at most {max_tpr:.12g} true positives at {at_fpr:.12g} false positives"
         max_rates = max_tpr, at_fpr

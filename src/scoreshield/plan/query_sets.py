@@ -122,11 +122,13 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
     1 / sqrt(1 - c).
     """
     contract, note = need.contract, "the same for any number of queries, known in advance or not"
-    spend = contract.find_call_epsilon(make_unit_profiles(dimension))
-    if SMALLEST_EPSILON <= spend <= LARGEST_EPSILON:
-        sizes = [r for r in (8, 16, 32, 64, 128, 256, 512) if r < dimension]
-        best = min([*sizes, dimension], key=lambda r: IndexScores(PrivUnit.calibrate(r, spend), dimension).std)
-        kept = "" if best == dimension else f", components={best}"
+    sizes = [*(r for r in (8, 16, 32, 64, 128, 256, 512) if r < dimension), dimension]
+    # Under an attack bound the epsilon depends on the number of components.
+    spends = {r: contract.find_call_epsilon(make_unit_profiles(r)) for r in sizes}
+    spends = {r: spend for r, spend in spends.items() if SMALLEST_EPSILON <= spend <= LARGEST_EPSILON}
+    if spends:
+        best = min(spends, key=lambda r: IndexScores(PrivUnit.calibrate(r, spends[r]), dimension).std)
+        spend, kept = spends[best], "" if best == dimension else f", components={best}"
         yield make_candidate(
             "privunit index",
             f"release_index(rows, epsilon={spend:.6g}{kept})",

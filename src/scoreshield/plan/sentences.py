@@ -84,8 +84,8 @@ def state_best(choice: Choice) -> str:
     if choice.is_chance:
         return (
             f"With {choice.contract.stated}, no mechanism is predicted to do better than chance, which "
-            f"{describe_rate(choice)[0]}s {format_rate(choice.chance)} {describe_rate(choice)[1]}: scores without noise "
-            f"do not either. The best prediction is that of {name}, {format_utility(choice, best)}."
+            f"{describe_rate(choice)[0]}s {format_rate(choice.chance)} {describe_rate(choice)[1]}: scores without "
+            f"noise do not either. The best prediction is that of {name}, {format_utility(choice, best)}."
         )
     verb = describe_rate(choice)[0] + ("" if is_plural else "s")
     kept = f"{'they' if is_plural else 'it'} {verb} {format_utility(choice, best)} {describe_rate(choice)[1]}"
