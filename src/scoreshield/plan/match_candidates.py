@@ -98,7 +98,8 @@ def _predict_accept_bit(contract: Contract, far: Scores, near: Scores, target: f
     chances = float(bit.table.probabilities[0, 1]), float(bit.table.probabilities[1, 1])
     size = len(near) if isinstance(near, Sample) else None
     error = find_rate_error(_rate_above(near, bit.threshold), size, asked, chances)
-    real, ends = None, []
+    real: tuple[float, float] | None = None
+    ends: list[float] = []
     if isinstance(far, Sample):
         # The threshold is a score of the sample: the share of all scores above one with x of n above it has this law.
         above = round(len(far) * _rate_above(far, bit.threshold))
