@@ -104,6 +104,27 @@ def test_verdicts() -> None:
     assert "no epsilon reaches it: without any noise" in judge(0.99999, epsilon=2).sentence
     assert "Allow a larger advantage" in judge(0.5, max_advantage=0.2).sentence
     assert judge(0.5, max_advantage=0.2).bound == pytest.approx(0.21)
+    rates = judge(0.5, max_tpr=0.3, at_fpr=0.01)
+    assert rates.bound == pytest.approx(0.3)
+    assert "the most is 30 %. Allow more true positives (max_tpr, --max-tpr), or lower target_tar" in rates.sentence
+    assert judge(0.5, max_tpr=0.1, at_fpr=0.002).bound == pytest.approx(0.5)
+    assert judge(0.5, max_tpr=0.3, at_fpr=0.02).bound == pytest.approx(1 - 0.7 * 0.99 / 0.98)
+    both = judge(0.9, max_advantage=0.99, epsilon=3)
+    assert both.sentence.endswith("Raise epsilon to 4.5 or more, or lower target_tar (--target-tar).")
+
+
+@pytest.mark.parametrize("contract", [{"max_advantage": 0.6}, {"max_tpr": 0.6, "at_fpr": 0.01}], ids=str)
+def test_a_contract_without_epsilon_is_not_told_to_raise_it(contract: dict[str, float]) -> None:
+    """A target that a bound allows and no mechanism reaches: the sentences name what the contract has."""
+    choice = plan.choose(
+        "retrieval", FAR, NEAR, records=2000, k=10, delta=1e-6, target=0.5, source="public", **contract
+    )
+    goal = SearchTarget(0.5, 0.99, 1e-6, fail, 2000, 10).judge(choice)
+    assert not goal.is_met
+    assert goal.bound == choice.bound > 0.5
+    for sentence in (goal.sentence, choice.warnings[-1]):
+        assert "epsilon" not in sentence
+        assert choice.contract.remedy in sentence
 
 
 def test_plans_lead_with_the_best_mechanism() -> None:

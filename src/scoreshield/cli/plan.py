@@ -541,7 +541,7 @@ def _show_ranking(console: Console, choice: Choice) -> None:
     )
     if choice.chosen.note:
         _say(console, f"* {choice.chosen.mechanism}: {choice.chosen.note}")
-    if choice.contract.delta == 0 and choice.contract.mu == 0:
+    if choice.contract.delta == 0:
         _say(console, "Delta is 0, so only pure mechanisms are ranked; Gaussian noise needs --delta.")
 
 

@@ -18,8 +18,6 @@ from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, Profil
 
 #: How far all scores of another population may lie from the public ones, in a choice's last sentence.
 SHIFT = 0.05
-#: The delta in the call of Gaussian noise, where an attack bound sets the noise and states no delta.
-_CALL_DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Candidate:
 
     Attributes:
         mechanism: The name of the mechanism.
-        call: The call that makes the release.
+        call: The call that makes the release, or all releases where several queries share the contract.
         utility: The predicted figure.
         epsilon: The epsilon of the mechanism.
         delta: The delta of the mechanism.
@@ -39,6 +37,8 @@ class Candidate:
             where the figure follows from the mechanism alone.
         shifted: The predicted figures if all private scores lay 0.05 lower, and 0.05 higher; None where no scores are
             read.
+        false_matches: For verification, the ends of an interval that holds the false-match rate of other impostors nine
+            times in ten; None where the law of the impostors is given.
     """
 
     mechanism: str
@@ -51,12 +51,14 @@ class Candidate:
     note: str = ""
     error: float = 0.0
     shifted: tuple[float, float] | None = None
+    false_matches: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. A value that is no finite number is null."""
         pairs = {
             "score_range": list(self.score_range),
             "shifted": None if self.shifted is None else [as_plain_value(value) for value in self.shifted],
+            "false_matches": None if self.false_matches is None else list(self.false_matches),
         }
         return {name: as_plain_value(value) for name, value in (vars(self) | pairs).items()}
 
@@ -71,6 +73,7 @@ def make_candidate(
     within: ScoreRange = FULL_RANGE,
     note: str = "",
     shifted: tuple[float, float] | None = None,
+    false_matches: tuple[float, float] | None = None,
 ) -> Candidate:
     """Make a candidate from its prediction and its profile.
 
@@ -83,6 +86,7 @@ def make_candidate(
         within: The public score range.
         note: What the reader must know.
         shifted: How the utility changes if all private scores lie lower, and higher.
+        false_matches: The interval of the false-match rate.
     """
     value, error = prediction if isinstance(prediction, Prediction) else (float(prediction), 0.0)
     epsilon, delta = profile.epsilon_at(0.0), 0.0
@@ -90,7 +94,9 @@ def make_candidate(
         delta = contract.delta
         epsilon = profile.epsilon_at(delta) if delta else math.inf
     ends = None if shifted is None else (_clip_rate(value + shifted[0]), _clip_rate(value + shifted[1]))
-    return Candidate(name, call, float(value), epsilon, delta, profile.advantage, within, note, float(error), ends)
+    return Candidate(
+        name, call, float(value), epsilon, delta, profile.advantage, within, note, float(error), ends, false_matches
+    )
 
 
 def _clip_rate(value: float) -> float:
@@ -101,25 +107,27 @@ def list_noise_laws(contract: Contract, within: ScoreRange) -> Iterator[tuple[st
     """List the noise laws for one query's scores on a range: name, call, law, profile."""
     width = within[1] - within[0]
     window = "" if within == FULL_RANGE else f", score_range=({within[0]:g}, {within[1]:g})"
-    if contract.mu > 0:
-        call = f"release_scores(rows, query, {write_gaussian_budget(contract)}{window})"
+    budget = write_gaussian_budget(contract)
+    if budget is not None:
+        call = f"release_scores(rows, query, {budget}{window})"
         yield "gaussian", call, GaussianNoise(width / contract.mu), GaussianProfile(contract.mu)
-    spend = contract.find_pure_epsilon(LaplaceProfile)
+    spend = contract.find_call_epsilon(LaplaceProfile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="laplace"{window})'
     yield "laplace", call, LaplaceNoise.calibrate(spend, width), LaplaceProfile(spend)
-    spend = contract.find_pure_epsilon(make_staircase_profile)
+    spend = contract.find_call_epsilon(make_staircase_profile)
     call = f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="staircase"{window})'
     yield "staircase", call, StaircaseNoise.calibrate(spend, width), make_staircase_profile(spend)
 
 
-def write_gaussian_budget(contract: Contract) -> str:
-    """Write the budget of a Gaussian release under the contract.
+def write_gaussian_budget(contract: Contract) -> str | None:
+    """Write the budget of a Gaussian release under the contract; None where no Gaussian noise fits."""
+    budget = contract.gaussian_budget
+    return None if budget is None else f"epsilon={budget[0]:.6g}, delta={budget[1]:.6g}"
 
-    An attack bound without a delta sets the noise alone. Its epsilon is then stated at a delta of 1e-6, which gives the
-    same noise.
-    """
-    delta = contract.delta if contract.delta > 0 else _CALL_DELTA
-    return f"epsilon={GaussianProfile(contract.mu).epsilon_at(delta):.6g}, delta={delta:g}"
+
+def write_repeated_call(call: str, queries: int) -> str:
+    """Write a call for each of several queries."""
+    return call if queries == 1 else f"[{call} for query in queries]"
 
 
 def make_staircase_profile(epsilon: float) -> Profile:

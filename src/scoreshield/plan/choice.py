@@ -22,7 +22,7 @@ from scoreshield._formatting import format_number, format_rate
 from scoreshield._validation import check_count, check_delta, check_inside_unit, optional, validate, whole_from
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.recall import check_benchmark
-from scoreshield.decisions.scores import Scores, ScoresLike, check_target
+from scoreshield.decisions.scores import Sample, Scores, ScoresLike, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import (
     PRIVATE_SCORES_WARNING,
@@ -38,17 +38,20 @@ from scoreshield.plan.candidates import (
     Candidate,
     list_noise_laws,
     make_candidate,
+    make_staircase_profile,
     make_unit_profiles,
     write_gaussian_budget,
+    write_repeated_call,
 )
 from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
-from scoreshield.plan.match_candidates import predict_true_matches
+from scoreshield.plan.match_candidates import find_rate_error, predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
 from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
 from scoreshield.plan.sentences import CERTAIN, answer_need, describe_rate, name_mechanism
+from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.levels.tables import optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise
-from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.releases.codebook import PublicCodebook
 
@@ -84,6 +87,8 @@ class Choice:
         caution: What scores of another population would change; empty where no scores are read.
         bound: The rate that no mechanism exceeds under the contract; 1 where no such bound is known.
         advice: Another need or contract that may serve better; empty where none is known.
+        chance: The rate that a release of nothing reaches; 0 where the utility is no rate.
+        is_chance: Whether public scores without noise do no better than chance.
     """
 
     need: Need
@@ -98,6 +103,8 @@ class Choice:
     caution: str = ""
     bound: float = 1.0
     advice: str = ""
+    chance: float = 0.0
+    is_chance: bool = False
 
     @property
     def chosen(self) -> Candidate:
@@ -119,6 +126,8 @@ class Choice:
             "impossible": self.impossible,
             "caution": self.caution,
             "advice": self.advice,
+            "chance": self.chance,
+            "is_chance": self.is_chance,
             "stated": self.contract.stated,
             "floor": self.floor,
             "source": self.source,
@@ -249,7 +258,7 @@ def choose(
         origin = check_source(source or "private")
     else:
         origin = check_source(source, far, near) if far is not None else "parameters"
-    floor, bound = 0.0, 1.0
+    floor, bound, chance, is_chance = 0.0, 1.0, 0.0, False
     match need:
         case "scores":
             metric, larger = "root mean squared error", False
@@ -258,7 +267,8 @@ def choose(
             if far is None or near is None or target_fmr is None:
                 raise InvalidInput("Verification needs irrelevant (impostor) and relevant scores, and target_fmr.")
             metric, larger = f"true matches at a false-match rate of {format_rate(target_fmr)}", True
-            bound = _bound_rate(contract, target_fmr)
+            bound, chance = contract.bound_rate(target_fmr), target_fmr
+            is_chance = _is_matched_by_chance(far, near, target_fmr)
             _check_reachable(target, bound, contract, f"of true matches at a false-match rate of {target_fmr:g}")
             candidates = list(
                 predict_true_matches(
@@ -271,7 +281,10 @@ def choose(
             )
             where = f"among the best {search.k:,} of {search.records:,}"
             metric, larger = f"recall {where}", True
-            bound = _bound_rate(contract, search.k / search.records)
+            chance = search.k / search.records
+            bound = contract.bound_rate(chance)
+            clean = search.predict_clean()
+            is_chance = clean.value - clean.error <= chance
             _check_reachable(target, bound, contract, f"of the relevant records {where}")
             candidates = list(predict_single_queries(search))
             if queries > 1:
@@ -305,9 +318,11 @@ def choose(
     if target is not None and chosen.utility < target:
         warnings += (
             f"The best mechanism is predicted to reach {format_rate(chosen.utility)}, below the {format_rate(target)} "
-            "that are needed: ask for a larger epsilon, or need less.",
+            f"that are needed: {contract.remedy}, or need less.",
         )
-    choice = Choice(need, metric, larger, contract, tuple(candidates), floor, origin, warnings)
+    choice = Choice(
+        need, metric, larger, contract, tuple(candidates), floor, origin, warnings, chance=chance, is_chance=is_chance
+    )
     return replace(
         choice,
         impossible=_state_impossible(choice, bound) if larger else "",
@@ -324,6 +339,12 @@ def _check_facts(need: str, stray: dict[str, bool]) -> None:
         raise InvalidInput(
             f"The need {need!r} does not use {' and '.join(names)}: leave it out, or state another need."
         )
+
+
+def _is_matched_by_chance(far: Scores, near: Scores, rate: float) -> bool:
+    """Whether clean genuine scores pass the threshold of a false-match rate no more often than impostors do."""
+    clean = float(near.rate(far.clean_threshold(rate), None))
+    return clean - find_rate_error(clean, len(near) if isinstance(near, Sample) else None, None) <= rate
 
 
 def _make_search_need(
@@ -355,24 +376,6 @@ def _make_search_need(
         known = QueryScores.pool(far, near)
     mean_of = max(_ASKED, queries) if asked is None else asked
     return RecallNeed(known, scores, records, k, queries, mean_of, contract, ranges), pairs
-
-
-def _bound_rate(contract: Contract, share: float) -> float:
-    """The largest rate at which any mechanism finds a record, where it names this share of all records.
-
-    Any record might become the relevant one. So the rate p and the share f of any other record obey the trade-off of
-    the contract: p <= e^epsilon f + delta and 1 - f <= e^epsilon (1 - p) + delta, or p <= f + advantage.
-    """
-    bound = 1.0
-    epsilon = contract.epsilon if contract.calibration != "attack" else contract.max_epsilon
-    if epsilon is not None:
-        ratio = math.exp(min(epsilon, 700.0))
-        bound = min(bound, ratio * share + contract.delta, 1 - (1 - share - contract.delta) / ratio)
-    if contract.max_advantage is not None:
-        bound = min(bound, share + contract.max_advantage)
-    if contract.max_rates is not None and share <= contract.max_rates[1]:
-        bound = min(bound, contract.max_rates[0])
-    return bound
 
 
 def _check_reachable(target: float | None, bound: float, contract: Contract, what: str) -> None:
@@ -447,12 +450,12 @@ def _predict_score_errors(contract: Contract, ranges: Sequence[ScoreRange]) -> I
     for within in ranges[:1]:
         for name, call, law, profile in list_noise_laws(contract, within):
             yield make_candidate(name, call, law.std, profile, contract, within=within)
-        spend = contract.find_pure_epsilon()
+        spend = contract.find_call_epsilon()
         if spend <= 40:
             best = optimal_channel(spend, score_range=within, levels=33)
-            call = (
-                f"release_scores(rows, query, epsilon={spend:.6g}, mechanism=optimal_channel({spend:.6g}, levels=33))"
-            )
+            window = "" if within == FULL_RANGE else f", score_range=({within[0]:g}, {within[1]:g})"
+            made = f"optimal_channel({spend:.6g}, levels=33{window})"
+            call = f"release_scores(rows, query, epsilon={spend:.6g}, mechanism={made}{window})"
             error = math.sqrt(best.expected_cost(None, "squared"))
             note = "for a uniform public prior, on 33 levels"
             yield make_candidate("optimal", call, error, best.profile(), contract, within=within, note=note)
@@ -463,21 +466,29 @@ def _predict_index_errors(
 ) -> Iterator[Candidate]:
     within = ranges[0]
     width = within[1] - within[0]
-    spend, mu = contract.find_pure_epsilon(make_unit_profiles(dimension)), contract.mu
+    window = "" if within == FULL_RANGE else f", score_range=({within[0]:g}, {within[1]:g})"
+    spend, mu = contract.find_call_epsilon(make_unit_profiles(dimension)), contract.mu
     note = "the same for any number of queries, known in advance or not"
-    unit = PrivUnit.calibrate(dimension, spend)
-    call = f"release_index(rows, epsilon={spend:.6g})"
-    yield make_candidate("privunit index", call, unit.std, unit.profile, contract, note=note)
-    spend = contract.find_pure_epsilon()
-    each = StaircaseNoise.calibrate(spend / queries, width)
-    call = f'{queries} times release_scores(rows, query, epsilon={spend / queries:.6g}, mechanism="staircase")'
-    yield make_candidate("staircase, query by query", call, each.std, PureProfile(spend), contract, within=within)
-    if mu > 0:
-        call = f'release_index(rows, {write_gaussian_budget(contract)}, mechanism="gaussian")'
+    if SMALLEST_EPSILON <= spend <= LARGEST_EPSILON:
+        unit = PrivUnit.calibrate(dimension, spend)
+        call = f"release_index(rows, epsilon={spend:.6g})"
+        yield make_candidate("privunit index", call, unit.std, unit.profile, contract, note=note)
+    part = contract.split(queries)
+    spend = part.find_call_epsilon(PureProfile if queries > 1 else make_staircase_profile)
+    each = StaircaseNoise.calibrate(spend, width)
+    call = write_repeated_call(
+        f'release_scores(rows, query, epsilon={spend:.6g}, mechanism="staircase"{window})', queries
+    )
+    profile = PureProfile(queries * spend) if queries > 1 else each.profile(width)
+    yield make_candidate("staircase, query by query", call, each.std, profile, contract, within=within)
+    budget, share = write_gaussian_budget(contract), write_gaussian_budget(part)
+    if budget is not None:
+        call = f'release_index(rows, {budget}, mechanism="gaussian")'
         yield make_candidate("gaussian index", call, 2 / mu, GaussianProfile(mu), contract, note=note)
-        call = f"{queries} times release_scores, mu {mu / math.sqrt(queries):.4g} each"
-        std = width * math.sqrt(queries) / mu
-        yield make_candidate("gaussian, query by query", call, std, GaussianProfile(mu), contract, within=within)
+    if share is not None:
+        call = write_repeated_call(f"release_scores(rows, query, {share}{window})", queries)
+        profile = GaussianProfile(part.mu * math.sqrt(queries))
+        yield make_candidate("gaussian, query by query", call, width / part.mu, profile, contract, within=within)
 
 
 def _predict_pair_errors(contract: Contract, records: int, dimension: int) -> Iterator[Candidate]:
@@ -486,7 +497,7 @@ def _predict_pair_errors(contract: Contract, records: int, dimension: int) -> It
     The product of two noisy vectors of r dimensions, each with variance e^2 along every direction, has variance
     2 e^2 + r e^4. A random subspace adds (1 - s^2)^2 / r, at most 1 / r.
     """
-    spend, mu = contract.find_pure_epsilon(), contract.mu
+    spend, mu, budget = contract.find_call_epsilon(), contract.mu, write_gaussian_budget(contract)
 
     def error(e: float, r: int) -> float:
         return math.sqrt((1 / r if r < dimension else 0.0) + 2 * e**2 + r * e**4)
@@ -495,25 +506,25 @@ def _predict_pair_errors(contract: Contract, records: int, dimension: int) -> It
     pure = min((error(PrivUnit.calibrate(r, spend).std, r), r) for r in sizes)
     call = f"release_index(rows, epsilon={spend:.6g}, components={pure[1]}).gram()"
     yield make_candidate("privunit index", call, pure[0], PureProfile(spend), contract)
-    if mu > 0:
+    if budget is not None:
         noisy = min((error(2 / mu, r), r) for r in sizes)
-        budget = write_gaussian_budget(contract)
         call = f'release_index(rows, {budget}, mechanism="gaussian", components={noisy[1]}).gram()'
         yield make_candidate("gaussian index", call, noisy[0], GaussianProfile(mu), contract)
         entry = 2 * math.sqrt(records - 1) / mu
         note = "before the projection, which brings it to at most 1 and no signal back"
-        call = f"release_gram(rows, {write_gaussian_budget(contract)})"
+        call = f"release_gram(rows, {budget})"
         yield make_candidate("gaussian Gram matrix", call, entry, GaussianProfile(mu), contract, note=note)
 
 
 def _predict_rate_errors(contract: Contract, records: int) -> Iterator[Candidate]:
-    spend, mu, bins = contract.find_pure_epsilon(), contract.mu, 64
+    spend, mu, bins = contract.find_call_epsilon(), contract.mu, 64
+    budget = write_gaussian_budget(contract)
     note = f"standard error at an edge in the middle of {bins} bins"
     q = math.exp(-spend / 2)
     error = math.sqrt(2 * q) / (1 - q) * math.sqrt(bins) / 2 / records
     call = f"release_histogram(rows, query, epsilon={spend:.6g})"
     yield make_candidate("histogram, geometric", call, error, PureProfile(spend), contract, note=note)
-    if mu > 0:
+    if budget is not None:
         error = math.sqrt(2) / mu * math.sqrt(bins) / 2 / records
-        call = f'release_histogram(rows, query, {write_gaussian_budget(contract)}, mechanism="gaussian")'
+        call = f'release_histogram(rows, query, {budget}, mechanism="gaussian")'
         yield make_candidate("histogram, gaussian", call, error, GaussianProfile(mu), contract, note=note)

@@ -19,6 +19,7 @@ from scipy.special import ndtr
 
 from scoreshield.decisions.queries import Prediction
 from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles, write_gaussian_budget
+from scoreshield.plan.contracts import round_down
 from scoreshield.plan.search_candidates import RecallNeed
 from scoreshield.privacy.hit_budget import HitBudget, name_records
 from scoreshield.privacy.noise import GaussianNoise
@@ -121,11 +122,13 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
     1 / sqrt(1 - c).
     """
     contract, note = need.contract, "the same for any number of queries, known in advance or not"
-    spend = contract.find_pure_epsilon(make_unit_profiles(dimension))
-    if SMALLEST_EPSILON <= spend <= LARGEST_EPSILON:
-        sizes = [r for r in (8, 16, 32, 64, 128, 256, 512) if r < dimension]
-        best = min([*sizes, dimension], key=lambda r: IndexScores(PrivUnit.calibrate(r, spend), dimension).std)
-        kept = "" if best == dimension else f", components={best}"
+    sizes = [*(r for r in (8, 16, 32, 64, 128, 256, 512) if r < dimension), dimension]
+    # Under an attack bound the epsilon depends on the number of components.
+    spends = {r: contract.find_call_epsilon(make_unit_profiles(r)) for r in sizes}
+    spends = {r: spend for r, spend in spends.items() if SMALLEST_EPSILON <= spend <= LARGEST_EPSILON}
+    if spends:
+        best = min(spends, key=lambda r: IndexScores(PrivUnit.calibrate(r, spends[r]), dimension).std)
+        spend, kept = spends[best], "" if best == dimension else f", components={best}"
         yield make_candidate(
             "privunit index",
             f"release_index(rows, epsilon={spend:.6g}{kept})",
@@ -135,13 +138,13 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
             note=note,
             shifted=(0.0, 0.0),
         )
-        whole = contract.epsilon if contract.calibration != "attack" else 0.0
+        whole = round_down(contract.epsilon) if contract.calibration != "attack" else 0.0
         if codebook is not None and contract.delta > 0 and whole > 10:
             center = codebook.vectors.mean(axis=0, dtype=np.float64)
             stretch = math.sqrt(max(1 - float(center @ center), 0.05))
             yield make_candidate(
                 "privunit index with a private center",
-                f'release_index(rows, epsilon={whole:.6g}, delta={contract.delta:g}, center="private")',
+                f'release_index(rows, epsilon={whole:.6g}, delta={round_down(contract.delta):.6g}, center="private")',
                 need.predict(
                     IndexScores(PrivUnit.calibrate(dimension, whole - min(0.5, whole / 10)), dimension, stretch)
                 ),
@@ -150,11 +153,12 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
                 note=f"{note}; the center's length is that of the codebook's",
                 shifted=(0.0, 0.0),
             )
-    if contract.mu > 0:
+    budget = write_gaussian_budget(contract)
+    if budget is not None:
         profile = GaussianProfile(contract.mu)
         yield make_candidate(
             "gaussian index",
-            f'release_index(rows, {write_gaussian_budget(contract)}, mechanism="gaussian")',
+            f'release_index(rows, {budget}, mechanism="gaussian")',
             need.predict(GaussianNoise(2 / contract.mu)),
             profile,
             contract,
@@ -165,7 +169,7 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
 
 def _predict_batch(need: RecallNeed, pairs: Pairs | None) -> Candidate:
     """A batch: simulated on the public matrix, and scaled to other numbers of queries and records by its worth."""
-    epsilon = need.contract.find_pure_epsilon()
+    epsilon = need.contract.find_call_epsilon()
     levels = None if need.scores is None or need.scores.shape[1] < 50 else PublicLevels.fit(need.scores)
     alphabet = BatchAlphabet.choose(
         epsilon=epsilon, records=need.records, queries=need.queries, k=need.k, levels=levels
@@ -220,7 +224,7 @@ def _simulate_batch(
 
 def _predict_hits(need: RecallNeed, scores: Float, pairs: Pairs) -> Candidate:
     """A hit budget: simulated on public queries in a row."""
-    epsilon = need.contract.find_pure_epsilon()
+    epsilon = need.contract.find_call_epsilon()
     budget, n = HitBudget.choose(epsilon, need.records), scores.shape[1]
     asked, cuts = _choose_queries(need, pairs), np.array(HIT_CUTS)
     enough = math.ceil(need.k * min(1.0, budget.hits / 4))
@@ -261,7 +265,7 @@ def _state_error(need: RecallNeed, shares: Float, value: float, further: float) 
 
 def _predict_codebook(need: RecallNeed, codebook: PublicCodebook, public_queries: ArrayLike) -> Candidate:
     """A codebook index: the share of clean answers that it keeps, tried on public queries."""
-    epsilon = need.contract.find_pure_epsilon()
+    epsilon = need.contract.find_call_epsilon()
     trial, clean = codebook.try_on(public_queries, epsilon=epsilon, k=need.k), need.predict(0)
     value = trial.recall * clean.value
     error = math.hypot(1.645 * trial.error * clean.value, clean.error * trial.recall)

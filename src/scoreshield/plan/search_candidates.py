@@ -29,12 +29,13 @@ from scoreshield.plan.candidates import (
     list_noise_laws,
     make_candidate,
     make_response_profiles,
+    write_repeated_call,
 )
-from scoreshield.plan.contracts import Contract
+from scoreshield.plan.contracts import Contract, round_down, round_up
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.levels.bits import gaussian_bit
 from scoreshield.privacy.levels.tables import randomised_response, thinned_response
-from scoreshield.privacy.profiles import Profile, PureProfile
+from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 from scoreshield.privacy.tail_tables import SLOPE
 from scoreshield.privacy.tails import EXCESSES, AnchoredWindows, TailShape, choose_rank
 
@@ -93,6 +94,11 @@ class RecallNeed:
         """Predict the recall of a law with settings that do not come from these scores."""
         return self.known.predict_recall(law, k=self.k, records=self.records, asked=self.asked, score_range=within)
 
+    def predict_clean(self) -> Prediction:
+        """Predict the recall without noise, over all queries that could be asked."""
+        rates = self.known.find_rates(0, k=self.k, records=self.records)
+        return self.known.summarise(rates, asked=None)
+
     def predict_shifted(self, law: QueryLaw, within: ScoreRange = FULL_RANGE) -> tuple[float, float]:
         """Predict the recall if all scores lay lower or higher."""
         low, high = (
@@ -109,26 +115,13 @@ class RecallNeed:
         return low - middle, high - middle
 
     def spend(self, profile: Callable[[float], Profile] = PureProfile) -> float:
-        """The epsilon of one query under the contract, by pure composition."""
-        if self.queries == 1:
-            return self.contract.find_pure_epsilon(profile)
-        return self.contract.find_pure_epsilon() / self.queries
+        """The epsilon of one query under the contract, by pure composition, as a call states it."""
+        return self.one_query.find_call_epsilon(profile)
 
-    @property
+    @cached_property
     def one_query(self) -> Contract:
-        """The contract of one query. Gaussian noise composes by the squares of mu, pure noise by sums of epsilon."""
-        if self.queries == 1:
-            return self.contract
-        contract = self.contract
-        return replace(
-            contract,
-            mu=contract.mu / math.sqrt(self.queries),
-            epsilon=contract.find_pure_epsilon() / self.queries,
-            calibration="analytic",
-            max_advantage=None,
-            max_rates=None,
-            max_epsilon=None,
-        )
+        """The contract of one query."""
+        return self.contract.split(self.queries)
 
 
 def predict_single_queries(need: RecallNeed) -> Iterator[Candidate]:
@@ -137,13 +130,18 @@ def predict_single_queries(need: RecallNeed) -> Iterator[Candidate]:
         if need.queries == 1:
             yield candidate
             continue
-        whole = need.contract.find_pure_epsilon() if candidate.delta == 0 else candidate.epsilon
+        if candidate.delta == 0:
+            whole: Profile = PureProfile(need.queries * candidate.epsilon)
+            epsilon = need.queries * candidate.epsilon
+        else:
+            whole = GaussianProfile(need.one_query.mu * math.sqrt(need.queries))
+            epsilon = whole.epsilon_at(candidate.delta)
         yield replace(
             candidate,
             mechanism=f"{candidate.mechanism}, query by query",
-            call=f"{need.queries:,} times {candidate.call}",
-            epsilon=whole if candidate.delta == 0 else need.contract.epsilon,
-            advantage=PureProfile(whole).advantage if candidate.delta == 0 else need.contract.attack_advantage,
+            call=write_repeated_call(candidate.call, need.queries),
+            epsilon=epsilon,
+            advantage=whole.advantage,
         )
 
 
@@ -244,12 +242,13 @@ def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]
         contract,
         shifted=need.predict_shifted(table),
     )
-    if need.queries == 1 and need.contract.max_epsilon is not None and need.contract.max_advantage is not None:
-        yield _predict_thinned(need, need.contract.max_epsilon, need.contract.max_advantage)
     whole = need.contract
+    if need.queries == 1 and whole.max_epsilon is not None and whole.max_advantage is not None:
+        yield _predict_thinned(need, round_down(whole.max_epsilon), round_down(whole.max_advantage))
+    budget = whole.gaussian_budget
     # A bound so tight that delta alone covers it has epsilon 0, which no bit can state.
-    if need.queries == 1 and whole.calibration == "attack" and whole.mu > 0 < whole.delta and whole.epsilon > 1e-6:
-        yield _predict_gaussian_bit(need)
+    if need.queries == 1 and whole.calibration == "attack" and budget is not None and budget[0] > 1e-6:
+        yield _predict_gaussian_bit(need, *budget)
 
 
 def _predict_thinned(need: RecallNeed, epsilon: float, advantage: float) -> Candidate:
@@ -267,7 +266,7 @@ def _predict_thinned(need: RecallNeed, epsilon: float, advantage: float) -> Cand
     return make_candidate(
         f"thinned response on {len(found.cuts) + 1} levels",
         f"release_scores(rows, query, epsilon={epsilon:.6g}, mechanism=thinned_response({epsilon:.6g}, "
-        f"{_write_cuts(found.cuts)}, advantage={advantage:g}))",
+        f"{_write_cuts(found.cuts)}, advantage={advantage:.6g}))",
         found.prediction,
         table.profile(),
         need.contract,
@@ -276,10 +275,13 @@ def _predict_thinned(need: RecallNeed, epsilon: float, advantage: float) -> Cand
     )
 
 
-def _predict_gaussian_bit(need: RecallNeed) -> Candidate:
-    """One bit on the trade-off curve of Gaussian noise: the best share of false names and the best threshold."""
+def _predict_gaussian_bit(need: RecallNeed, epsilon: float, delta: float) -> Candidate:
+    """One bit on the trade-off curve of Gaussian noise: the best share of false names and the best threshold.
+
+    The table is made from the numbers that the call states, so the call states what it covers.
+    """
     contract = need.contract
-    shares = [min(0.4, names * need.k / need.records) for names in (0.2, 0.4, 0.7, 1.2, 2.0)]
+    shares = [float(f"{min(0.4, names * need.k / need.records):.3g}") for names in (0.2, 0.4, 0.7, 1.2, 2.0)]
 
     def make(share: float) -> Callable[[Sequence[float]], Float]:
         power = float(ndtr(ndtri(share) + contract.mu))
@@ -293,11 +295,11 @@ def _predict_gaussian_bit(need: RecallNeed) -> Candidate:
 
     share, cuts = tune(need.sample)
     prediction = _evaluate_halves(need, tune, lambda setting: (setting[1], make(setting[0])(setting[1])), (share, cuts))
-    table = gaussian_bit(contract.epsilon, contract.delta, cuts[0], false_share=share)
+    table = gaussian_bit(epsilon, delta, cuts[0], false_share=share)
     return make_candidate(
         "gaussian bit",
-        f"release_scores(rows, query, epsilon={table.epsilon:.6g}, delta={table.delta:g}, mechanism=gaussian_bit("
-        f"{contract.epsilon:.6g}, {contract.delta:g}, {cuts[0]:g}, false_share={share:.3g}))",
+        f"release_scores(rows, query, epsilon={round_up(table.epsilon):.6g}, delta={table.delta:.6g}, "
+        f"mechanism=gaussian_bit({epsilon:.6g}, {delta:.6g}, {cuts[0]:g}, false_share={share:.3g}))",
         prediction,
         table.profile(),
         contract,

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 #: A bound on every mechanism above this rate says nothing.
 CERTAIN = 0.9995
+#: A rate with at most so many times the odds of chance is close to it.
+_CLOSE = 2.0
+#: An interval of a false-match rate is stated from this ratio of its ends on: below about 1,200 impostors for 1 %.
+_ROUGH = 2.5
 #: Names of mechanisms that need an article, or more words, in a sentence.
 _PHRASES = {
     "gaussian": "Gaussian noise",
@@ -43,7 +47,20 @@ def format_utility(choice: Choice, candidate: Candidate) -> str:
     if not choice.larger:
         return f"{write(candidate.utility)} ± {write(float(f'{error:.2g}'))}"
     digits = max(0, min(4, 1 - math.floor(math.log10(100 * max(error, 1e-6)))))
+    if is_cut(candidate):
+        low, high = (f"{100 * end:.{digits}f}" if 0 < end < 1 else f"{100 * end:g}" for end in find_interval(candidate))
+        return f"{100 * candidate.utility:.{digits}f} % (between {low} and {high} %)"
     return f"{100 * candidate.utility:.{digits}f} ± {100 * error:.{digits}f} %"
+
+
+def find_interval(candidate: Candidate) -> tuple[float, float]:
+    """Find the 90 % interval of a predicted rate, which ends at 0 and 1."""
+    return max(candidate.utility - candidate.error, 0.0), min(candidate.utility + candidate.error, 1.0)
+
+
+def is_cut(candidate: Candidate) -> bool:
+    """Whether 0 or 1 cuts the interval of a predicted rate, so that one number does not state it."""
+    return not candidate.error <= candidate.utility <= 1 - candidate.error
 
 
 def get_error(candidate: Candidate) -> float:
@@ -64,13 +81,38 @@ def state_best(choice: Choice) -> str:
     opening = f"With {choice.contract.stated}, {name} {'are' if is_plural else 'is'}"
     if not choice.larger:
         return f"{opening} predicted to do best: {format_utility(choice, best)} ({choice.metric})."
+    if choice.is_chance:
+        return (
+            f"With {choice.contract.stated}, no mechanism is predicted to do better than chance, which "
+            f"{describe_rate(choice)[0]}s {format_rate(choice.chance)} {describe_rate(choice)[1]}: scores without "
+            f"noise do not either. The best prediction is that of {name}, {format_utility(choice, best)}."
+        )
     verb = describe_rate(choice)[0] + ("" if is_plural else "s")
     kept = f"{'they' if is_plural else 'it'} {verb} {format_utility(choice, best)} {describe_rate(choice)[1]}"
     if top.utility <= best.utility or format_rate(top.utility) == format_rate(best.utility):
-        return f"{opening} predicted to do best: {kept}."
+        return f"{opening} predicted to do best: {kept}.{_state_chance(choice)}"
     return (
         f"{opening} recommended: {kept}, within one point of the best ({format_rate(top.utility)}), and a shift of the "
-        f"scores harms {'them' if is_plural else 'it'} least."
+        f"scores harms {'them' if is_plural else 'it'} least.{_state_chance(choice)}"
+    )
+
+
+def _state_chance(choice: Choice) -> str:
+    """Write what chance reaches where the best mechanism is close to it: at most twice its odds."""
+    utility, chance = choice.chosen.utility, choice.chance
+    if utility * (1 - chance) > _CLOSE * chance * (1 - utility):
+        return ""
+    return f" Chance {describe_rate(choice)[0]}s {format_rate(chance)}."
+
+
+def state_false_matches(choice: Choice) -> str:
+    """Write between which ends the false-match rate lies, where few impostor scores set the threshold."""
+    ends = choice.chosen.false_matches
+    if ends is None or ends[1] <= _ROUGH * ends[0]:
+        return ""
+    return (
+        "Few impostor scores set the threshold: nine times in ten the false-match rate of other impostors lies between "
+        f"{100 * ends[0]:.2g} and {100 * ends[1]:.2g} %."
     )
 
 
@@ -116,10 +158,11 @@ def answer_need(choice: Choice, goal: Goal | None, *, is_searched: bool, floor: 
         floor: What no mechanism reaches, in place of the ranking's own sentence.
     """
     if is_searched and goal is not None:
-        sentences = [floor or state_floor(goal), state_least(choice)]
+        sentences = [floor or state_floor(goal), state_least(choice), state_false_matches(choice)]
     else:
         first, after = (floor, "") if floor else (choice.impossible, "")
         if not floor and choice.bound >= CERTAIN:
             first, after = "", choice.impossible
-        sentences = [first, state_best(choice), "" if goal is None else goal.sentence, after]
+        verdict = "" if goal is None else goal.sentence
+        sentences = [first, state_best(choice), verdict, state_false_matches(choice), after]
     return " ".join(part for part in (*sentences, state_attack(choice), choice.advice) if part)

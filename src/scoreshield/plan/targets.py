@@ -1,9 +1,9 @@
 """Targets of a ranking: whether the best mechanism meets one, what no mechanism reaches, and the least epsilon for it.
 
 Two inequalities hold for every (epsilon, delta)-private mechanism. A matcher that accepts an impostor with probability
-f accepts a genuine pair with probability at most e^ε f + δ, and at most 1 - (1 - f - δ) e^-ε. A search that returns k
-of n records on average returns the relevant one with probability at most e^ε k/n + δ. Where no test has an advantage
-above a, both exceed f, or k/n, by at most a.
+f accepts a genuine pair with probability at most e^ε f + δ, and at most 1 - (1 - f - δ) e^-ε. The same holds for a
+search that returns k of n records on average and the relevant one with some probability, where f = k/n. An attack bound
+limits these rates too (`Contract.bound_rate`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scoreshield.decisions.scores import Scores
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import as_plain_value
 from scoreshield.plan.choice import Choice
-from scoreshield.plan.contracts import Contract
+from scoreshield.plan.contracts import Contract, bound_by_epsilon, round_up
 from scoreshield.plan.sentences import get_error
 from scoreshield.privacy.levels.bits import find_accept_epsilon
 
@@ -86,13 +86,14 @@ class Target(ABC):
     def chance(self) -> float:
         """What a release of nothing reaches."""
 
-    @abstractmethod
     def bound(self, epsilon: float, delta: float) -> float:
         """Compute what no (epsilon, delta)-private mechanism exceeds."""
+        return bound_by_epsilon(self.chance, epsilon, delta)
 
-    @abstractmethod
     def find_floor(self) -> float:
         """Find the epsilon below which no mechanism reaches the target."""
+        grown = math.log(max((self.value - self.delta) / self.chance, 1.0))
+        return max(grown, math.log(max((1 - self.chance - self.delta) / (1 - self.value), 1.0)))
 
     def __post_init__(self) -> None:
         if self.value <= self.chance:
@@ -142,7 +143,7 @@ class Target(ABC):
     def judge(self, choice: Choice) -> Goal:
         """Say whether the best mechanism of a ranking meets the target, and if not, what to change."""
         contract, best = choice.contract, choice.chosen
-        bound = self._bound_contract(contract)
+        bound = contract.bound_rate(self.chance)
         is_met = best.utility >= self.value
         target = format_rate_pair(best.utility, self.value)[1]
         if is_met:
@@ -153,28 +154,26 @@ class Target(ABC):
             sentence = f"That misses the {target} asked for, and no epsilon reaches it: {self._explain_clean()}."
         elif self.value > bound:
             most = format_rate_pair(bound, self.value)[0]
+            remedy = self._list_needed_changes(contract)
             sentence = (
-                f"No mechanism reaches the {target} asked for under this contract: the most is {most}."
-                f"{self._state_floor(contract)}"
+                f"No mechanism reaches the {target} asked for under this contract: the most is {most}. "
+                f"{remedy[0].upper()}{remedy[1:]}, or lower {self.option}."
             )
         else:
-            sentence = f"That misses the {target} asked for: raise epsilon, or lower {self.option}."
+            sentence = f"That misses the {target} asked for: {contract.remedy}, or lower {self.option}."
         return Goal(self.value, is_met, bound, self.clean, self.find_floor(), sentence)
 
-    def _state_floor(self, contract: Contract) -> str:
-        if contract.calibration == "attack":
-            return f" Allow a larger advantage, or lower {self.option}."
-        return f" Raise epsilon to {self.find_floor():.3g} or more, or lower {self.option}."
-
-    def _bound_contract(self, contract: Contract) -> float:
-        if contract.calibration != "attack":
-            return self.bound(contract.epsilon, contract.delta)
-        bounds = [1.0]
-        if contract.max_advantage is not None:
-            bounds.append(self.chance + contract.max_advantage)
-        if contract.max_epsilon is not None:
-            bounds.append(self.bound(contract.max_epsilon, contract.delta))
-        return min(bounds)
+    def _list_needed_changes(self, contract: Contract) -> str:
+        """Write what a contract must allow before any mechanism can reach the target."""
+        changes = []
+        if contract.max_advantage is not None and self.value > self.chance + contract.max_advantage:
+            changes.append(contract.ADVANTAGE_REMEDY)
+        if contract.max_rates is not None:
+            changes.append(contract.RATE_REMEDY)
+        epsilon = contract.epsilon if contract.calibration != "attack" else contract.max_epsilon
+        if epsilon is not None and self.value > self.bound(epsilon, contract.delta):
+            changes.append(f"raise epsilon to {self.find_floor():.3g} or more")
+        return " and ".join(changes)
 
     def _explain_clean(self) -> str:
         clean, target = format_rate_pair(self.clean, self.value)
@@ -198,14 +197,6 @@ class MatchTarget(Target):
     def chance(self) -> float:
         return self.false_match_rate
 
-    def bound(self, epsilon: float, delta: float) -> float:
-        grown = math.exp(min(epsilon, LARGEST_EPSILON)) * self.false_match_rate + delta
-        return min(1.0, grown, 1 - (1 - self.false_match_rate - delta) * math.exp(-epsilon))
-
-    def find_floor(self) -> float:
-        grown = math.log(max((self.value - self.delta) / self.false_match_rate, 1.0))
-        return max(grown, math.log(max((1 - self.false_match_rate - self.delta) / (1 - self.value), 1.0)))
-
     def find_least(self) -> Choice:
         """Rank the mechanisms at the least epsilon at which one accept bit reaches the target."""
         self.check_clean()
@@ -217,7 +208,7 @@ class MatchTarget(Target):
                 f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon {LARGEST_EPSILON:g}: "
                 f"lower {self.option}{self.remedy}."
             )
-        return self.choose(least)
+        return self.choose(round_up(least))  # a call states six digits
 
 
 @dataclass(frozen=True)
@@ -234,12 +225,6 @@ class SearchTarget(Target):
     @property
     def chance(self) -> float:
         return self.k / self.records
-
-    def bound(self, epsilon: float, delta: float) -> float:
-        return min(1.0, math.exp(min(epsilon, LARGEST_EPSILON)) * self.k / self.records + delta)
-
-    def find_floor(self) -> float:
-        return math.log(max(self.records * (self.value - self.delta) / self.k, 1.0))
 
 
 def _log_odds(rate: float) -> float:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from scoreshield import _files
 from scoreshield._formatting import (
+    NO_BREAK_SPACE,
     typeset_attack_rate,
     typeset_delta,
     typeset_interval,
@@ -28,7 +29,7 @@ from scoreshield.plan.candidates import Candidate
 from scoreshield.plan.choice import Choice
 from scoreshield.plan.contracts import Contract
 from scoreshield.plan.retrieval_plan import RetrievalPlan
-from scoreshield.plan.sentences import answer_need, get_error, name_mechanism
+from scoreshield.plan.sentences import answer_need, find_interval, get_error, is_cut, name_mechanism
 from scoreshield.plan.targets import Goal
 from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.privacy.verdicts import format_right_guesses
@@ -235,8 +236,7 @@ def _list_ranking_figures(choice: Choice, goal: Goal | None) -> list[KeyFigure]:
     paper = "not ranked: it needs a δ above 0"
     if gaussian is not None:
         paper = f"rank {choice.candidates.index(gaussian) + 1} of {len(choice.candidates)}"
-    error = get_error(best)
-    about = [] if math.isnan(error) else [_show_error(choice, error)]
+    about = [] if math.isnan(get_error(best)) else [_show_error(choice, best)]
     about += [choice.metric] if goal is None else [choice.metric, f"required: {typeset_percent(goal.target)}"]
     return [
         KeyFigure("Best mechanism", best.mechanism, best.note or typeset_interval(best.score_range)),
@@ -269,11 +269,10 @@ def _state_budget(row: Candidate) -> str:
 
 def _list_ranking_cells(choice: Choice, row: Candidate, rank: int, goal: Goal | None, has_shift: bool) -> list[Cell]:
     within = "" if row.score_range == (-1.0, 1.0) else f" on {typeset_interval(row.score_range)}"
-    error = get_error(row)
     is_paper = row is find_gaussian(choice) and "paper" not in row.note
     shown = Cell(
         _show_utility(choice, row.utility),
-        "" if math.isnan(error) else _show_error(choice, error),
+        "" if math.isnan(get_error(row)) else _show_error(choice, row),
         share=min(max(row.utility, 0.0), 1.0) if choice.larger and math.isfinite(row.utility) else None,
     )
     shifts = [_show_utility(choice, value) for value in row.shifted or ()]
@@ -293,8 +292,13 @@ def _show_utility(choice: Choice, value: float) -> str:
     return typeset_percent(value) if choice.larger else typeset_number(value, 3)
 
 
-def _show_error(choice: Choice, error: float) -> str:
-    return f"± {typeset_number(100 * error, 2)} points" if choice.larger else f"± {typeset_number(error, 2)}"
+def _show_error(choice: Choice, row: Candidate) -> str:
+    if not choice.larger:
+        return f"± {typeset_number(row.error, 2)}"
+    if is_cut(row):
+        low, high = find_interval(row)
+        return f"between {typeset_number(100 * low, 3)} and {typeset_number(100 * high, 3)}{NO_BREAK_SPACE}%"
+    return f"± {typeset_number(100 * row.error, 2)} points"
 
 
 def _capitalise(text: str) -> str:
