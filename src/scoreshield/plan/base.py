@@ -50,8 +50,9 @@ _ORDER_MARGIN = 0.02
 SMALLEST = 1e-4
 
 PRIVATE_SCORES_WARNING = (
-    "The scores behind this plan are private, and no budget was charged for them: the threshold and every figure "
-    "depend on them. Keep the plan with the curator, or plan from public or released scores."
+    "The scores behind this plan count as private unless they are declared public (source='public', --source public). "
+    "The threshold and every figure depend on them, and no budget was charged for them: keep the plan with the curator, "
+    "or plan from public or released scores."
 )
 
 
