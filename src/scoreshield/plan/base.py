@@ -51,8 +51,8 @@ SMALLEST = 1e-4
 
 PRIVATE_SCORES_WARNING = (
     "The scores behind this plan count as private unless they are declared public (source='public', --source public). "
-    "The threshold and every figure depend on them, and no budget was charged for them: keep the plan with the curator, "
-    "or plan from public or released scores."
+    "The threshold and every figure depend on them, and no budget was charged for them: keep the plan with the "
+    "curator, or plan from public or released scores."
 )
 
 

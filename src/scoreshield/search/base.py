@@ -127,7 +127,7 @@ class ScoreReader:
         if isinstance(law, AdditiveLaw) and not isinstance(law, Channel):
             population = find_population(public_scores, dimension)
             scores = population.scores if population.is_known else None
-            self._estimate = _make_estimate(law, self._range, guarantee.shape[0], scores)
+            self._estimate = _make_estimate(cast("Any", law), self._range, guarantee.shape[0], scores)
 
     def read(self, noisy: Float) -> Float:
         """Compute the scores that are shown."""
