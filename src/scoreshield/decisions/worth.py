@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._validation import Check, check_count, check_inside_unit, optional, reject, validate
-from scoreshield.decisions.laws import find_ranking_law
+from scoreshield.decisions.laws import find_law_within_basis, find_ranking_law, has_unknown_basis
 from scoreshield.decisions.queries import Prediction, QueryLaw, QueryScores
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE
@@ -158,23 +158,30 @@ WORTH_CHECKS: dict[str, Check] = {
 }
 
 
-def check_recall(worth: Worth, least: float | None) -> None:
+def check_recall(worth: Worth, least: float | None, advice: str = "") -> None:
     """Raise an error where less recall is predicted than the caller requires.
+
+    Args:
+        worth: The prediction.
+        least: The least recall that the caller accepts; None for any.
+        advice: What is predicted to help, where it is known: it ends the message. Whether a larger epsilon helps is not
+            known from the prediction at one epsilon.
 
     Raises:
         InvalidInput: Less is predicted. Nothing was released or charged.
     """
     if least is not None and worth.recall < least:
+        end = f"Without privacy it is {worth.clean:.2f}"
         if worth.clean < least:
             other = " or a lower threshold" if worth.chance else " or a larger k" if worth.k < worth.records else ""
-            change = f"so no epsilon reaches it: ask for a lower recall{other}"
-        else:
-            change = "so a larger epsilon helps"
+            end = f"{end}, so no epsilon reaches it: ask for a lower recall{other}"
+        elif advice:
+            end = f"{end}; {advice}"
         if not worth.is_known:
-            change = f"{change}; these figures are those of another model, so give public scores of this one"
+            end = f"{end}; these figures are those of another model, so give public scores of this one"
         raise InvalidInput(
             f"A recall of {least:g} is required, and {worth.figure} is predicted for {worth.asked} records; nothing "
-            f"was released or charged. Without privacy it is {worth.clean:.2f}, {change}."
+            f"was released or charged. {end}."
         )
 
 
@@ -217,7 +224,7 @@ def predict_worth(
     population = find_population(public_scores, dimension)
     if law is None and share is None:
         with np.errstate(all="ignore"):
-            found = find_ranking_law(guarantee)
+            found = find_ranking_law(guarantee, dimension)
         if found is None:
             raise InvalidInput(f"A release of kind {guarantee.regime!r} by {guarantee.mechanism} answers no search.")
         law = found
@@ -235,22 +242,35 @@ def predict_worth(
         if guarantee.regime == "hits":  # a round that names enough may name more
             most = predict_law(law, scores, records=records, k=k, score_range=within, names_some=True)
             kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value, _HIT_ERROR))
-    return state_worth(kept, clean, population, k=k, records=records, chance=chance)
+    note = ""
+    if has_unknown_basis(guarantee) and guarantee.shape[1] != dimension:
+        # At best, the basis keeps all that matters.
+        most = predict_law(find_law_within_basis(guarantee), scores, records=records, k=k)
+        kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value))
+        note = f"; what its basis keeps is unknown, so as {guarantee.shape[1]:,} random dimensions keep it"
+    return state_worth(kept, clean, population, k=k, records=records, chance=chance, note=note)
 
 
 def state_worth(
-    kept: Prediction, clean: Prediction, population: Population, *, k: int, records: int, chance: float = 0.0
+    kept: Prediction,
+    clean: Prediction,
+    population: Population,
+    *,
+    k: int,
+    records: int,
+    chance: float = 0.0,
+    note: str = "",
 ) -> Worth:
-    """State a prediction, with the error of its population, in one sentence."""
+    """State a prediction, with the error of its population, in one sentence, which may end with a note."""
     is_certain = k >= records and kept.value == 1
     further = 0.0 if is_certain else float(np.interp(kept.value, PREDICTED, population.spread))
     error = 0.0 if is_certain else min(math.hypot(kept.error, further), 1.0)
     worth = Worth(kept.value, error, k, records, "", population.basis, clean.value, chance, population.is_known)
     found = f"{worth.figure} of the relevant records among {worth.asked}, and {clean.value:.2f} without privacy"
     like = ", if private queries and records are like these" if population.is_own else ""
-    sentence = f"Predicted to find {found} (by {population.basis}{like})."
+    sentence = f"Predicted to find {found} (by {population.basis}{like}{note})."
     if not population.is_known:
-        sentence = f"Unknown for this model. Predicted for another one: {found} (by {population.basis})."
+        sentence = f"Unknown for this model. Predicted for another one: {found} (by {population.basis}{note})."
     return replace(worth, sentence=sentence)
 
 
