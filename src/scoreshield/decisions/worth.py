@@ -10,7 +10,7 @@ also under the same model.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -205,6 +205,8 @@ def predict_worth(
     public_scores: QueryScores | None = None,
     law: QueryLaw | None = None,
     share: float | None = None,
+    other_laws: Sequence[QueryLaw] = (),
+    note: str = "",
 ) -> Worth:
     """Predict what a search by a release with this guarantee finds. It reads public facts only.
 
@@ -216,6 +218,8 @@ def predict_worth(
             change of population. None takes those that ship, with a larger error.
         law: The law of the released scores, where the guarantee does not determine it.
         share: The share of the clean recall that remains, where a release has no law of scores.
+        other_laws: Laws that are as possible as `law`. The error reaches the recall of each.
+        note: What ends the sentence.
 
     Raises:
         InvalidInput: The release answers no search.
@@ -242,12 +246,12 @@ def predict_worth(
         if guarantee.regime == "hits":  # a round that names enough may name more
             most = predict_law(law, scores, records=records, k=k, score_range=within, names_some=True)
             kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value, _HIT_ERROR))
-    note = ""
-    if has_unknown_basis(guarantee) and guarantee.shape[1] != dimension:
-        # At best, the basis keeps all that matters.
-        most = predict_law(find_law_within_basis(guarantee), scores, records=records, k=k)
-        kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value))
+    if law is not None and has_unknown_basis(guarantee) and guarantee.shape[1] != dimension:
+        other_laws = (find_law_within_basis(guarantee),)  # at best, the basis keeps all that matters
         note = f"; what its basis keeps is unknown, so as {guarantee.shape[1]:,} random dimensions keep it"
+    others = [predict_law(one, scores, records=records, k=k, score_range=within).value for one in other_laws]
+    farthest = max((abs(one - kept.value) for one in others), default=0.0)
+    kept = kept._replace(error=math.hypot(kept.error, farthest))
     return state_worth(kept, clean, population, k=k, records=records, chance=chance, note=note)
 
 
