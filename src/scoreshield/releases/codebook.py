@@ -54,6 +54,8 @@ _LEVELS = 256
 #: The deviation of private records from the line may be so many times that of the codewords. Records nearer to the
 #: codewords than these are to each other have less, and records of another domain have more.
 _DEVIATIONS = (0.6, 2.0)
+#: Codes that are true with probabilities this close to each other count as true equally often.
+_SAME_TRUTH = 1e-3
 _LONGEST_SOURCE = 500
 _KIND = "public codebook"
 
@@ -218,20 +220,21 @@ class PublicCodebook:
             epsilon: What a record spends.
 
         Returns:
-            The laws of some smaller codes at the same epsilon, and of this one. A smaller code is less likely to be
-            false, and a prediction for it bounds that of a larger code from below. It is left out where this code is
-            larger than `choose_size` allows: such codes are mostly false.
+            The laws of the best smaller codes at the same epsilon, and of this one if it is among the best. A smaller
+            code is less likely to be false. The best of their predictions does not fall as epsilon grows. Where this
+            code is larger than `choose_size` allows, it is mostly false, and its law alone is returned.
         """
         sizes = [size]
         if estimate_log_sets(len(self), size) + _TRUTH_MARGIN <= epsilon:
             sizes = sorted({2**power for power in range(size.bit_length())} | {max(size - 1, 1), size})
         if not set(sizes) <= self._code_figures.keys():
             self._code_figures.update(self._measure_codes(sizes))
-        for one in sizes:
+        truths = {one: SetResponse(epsilon, names=len(self), size=one).truth for one in sizes}
+        chosen = _drop_worse_sizes({one: self._code_figures[one].deviation for one in sizes}, truths)
+        for one in chosen:
             if (one, epsilon) not in self._code_laws:
-                truth = SetResponse(epsilon, names=len(self), size=one).truth
-                self._code_laws[one, epsilon] = CodeLaw.make(self._code_figures[one], truth)
-        return [self._code_laws[one, epsilon] for one in sizes]
+                self._code_laws[one, epsilon] = CodeLaw.make(self._code_figures[one], truths[one])
+        return [self._code_laws[one, epsilon] for one in chosen]
 
     @cached_property
     def _code_figures(self) -> dict[int, CodeFigures]:
@@ -512,6 +515,11 @@ class CodeFigures(NamedTuple):
     false: Float
     middle: float
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation on the scale of clean scores."""
+        return self.std / self.slope
+
 
 class CodeLaw(NamedTuple):
     """The law of scores by codes, with those at the ends of what it may be for private records.
@@ -535,15 +543,25 @@ class CodeLaw(NamedTuple):
 
 def make_code_law(figures: CodeFigures, truth: float) -> TableLaw:
     """Make the law of scores by codes, on the scale of clean scores, for a probability that a code is true."""
-    slope, middle = figures.slope, figures.middle
-    std = max(figures.std / slope, 1e-3)
+    std = max(figures.deviation, 1e-3)
     edges = np.linspace(-1, 1, _LEVELS + 1)
     middles = (edges[:-1] + edges[1:]) / 2
     cuts = np.linspace(-1 - 4 * std, 1 + 4 * std, 2 * _LEVELS)
-    unrelated = np.sort(middle + figures.false / slope)
+    unrelated = np.sort(figures.middle + figures.false / figures.slope)
     false = 1 - np.searchsorted(unrelated, cuts, side="right") / len(unrelated)
     tails = truth * ndtr((middles[:, None] - cuts) / std) + (1 - truth) * false
     return make_binned_table(edges[1:-1], cuts, tails)
+
+
+def _drop_worse_sizes(deviations: dict[int, float], truths: dict[int, float]) -> list[int]:
+    """Leave out code sizes to which another one is as good: it deviates less, and is true at least nearly as often."""
+    return [
+        size
+        for size in deviations
+        if not any(
+            deviations[other] < deviations[size] and truths[other] >= truths[size] - _SAME_TRUTH for other in deviations
+        )
+    ]
 
 
 def _compare_scores(clean: Float, words: Float, queries: Float, codes: Ints, random: Ints) -> CodeFigures:

@@ -426,8 +426,8 @@ def predict_index_worth(
         return predict()
     details, note = guarantee.details, "; if the records are like the codewords"
     laws = codebook.describe_scores(details["code_size"], details["epsilon_per_record"])
-    found = [predict(law=one.law, other_laws=one.ends, note=note) for one in laws]
-    return max(found, key=lambda worth: worth.recall)
+    best = max(laws, key=lambda one: predict(law=one.law).recall) if len(laws) > 1 else laws[0]
+    return predict(law=best.law, other_laws=best.ends, note=note)
 
 
 def check_index_worth(
