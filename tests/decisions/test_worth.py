@@ -92,7 +92,7 @@ class TestLaws:
         for place, clean in enumerate(cosine):
             for least in (0.0, 0.3, 0.6, 0.8):
                 share = float((np.array(drawn)[:, place] > least).mean())
-                assert abs(share - float(law.exceed(least, clean))) < 0.06
+                assert abs(share - float(law.exceed(least, clean))) < (0.1 if components < 4 else 0.05)
 
     def test_all_dimensions_lose_nothing(self) -> None:
         guarantee = ss.release_index(
@@ -169,7 +169,7 @@ class TestPrediction:
         delta = 1e-6 if mechanism == "gaussian" else 0.0
         indexes = [
             ss.release_index(ROWS, epsilon=60, delta=delta, mechanism=mechanism, components=components, rng=seed)
-            for seed in range(10)
+            for seed in range(30)
         ]
         found = np.mean(
             [[PAIRS[q, 1] in row for q, row in enumerate(one.search(QUERIES, 5).indices)] for one in indexes]

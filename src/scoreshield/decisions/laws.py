@@ -168,16 +168,17 @@ def find_law_within_basis(guarantee: Guarantee) -> TableLaw | GaussianNoise:
 def _make_reduced_law(law: TableLaw | GaussianNoise, components: int, dimension: int | None) -> TableLaw:
     """Make the law of scores in a random subspace of r of d dimensions, with noise on the reduced cosines.
 
-    The cosine c of two projected vectors is the correlation of r draws. Fisher's ``artanh c`` is about normal around
-    that of the clean cosine, with the variance ``psi'((r - 1) / 2) / 2``, which is exact for a clean cosine of 0. A
-    subspace of all dimensions changes nothing: the factor ``1 - r / d``.
+    The cosine c of two projected vectors is the correlation of r draws. Fisher's ``artanh c`` is about normal. For a
+    clean cosine s, its mean is ``artanh s + s / (2 (r - 1))``, and its variance ``psi'((r - 1) / 2) / 2``, which is
+    exact for s = 0. A subspace of all dimensions changes nothing: the factor ``1 - r / d`` on both.
     """
     table = law if isinstance(law, TableLaw) else _make_table(law, FULL_RANGE)
-    part = 0.0 if dimension is None else components / dimension
-    std = math.sqrt(float(polygamma(1, (components - 1) / 2)) / 2 * (1 - part))
+    lost = 1.0 if dimension is None else 1 - components / dimension
+    std = math.sqrt(float(polygamma(1, (components - 1) / 2)) / 2 * lost)
     edges = np.linspace(-1, 1, 2 * _LEVELS + 1)
     middles = (edges[:-1] + edges[1:]) / 2
-    tails = ndtr((np.arctanh(middles)[:, None] - np.arctanh(table.cuts)) / std)
+    means = np.arctanh(middles) + middles * lost / (2 * (components - 1))
+    tails = ndtr((means[:, None] - np.arctanh(table.cuts)) / std)
     full = np.concatenate([np.ones((len(tails), 1)), tails, np.zeros((len(tails), 1))], axis=1)
     return TableLaw(edges[1:-1], table.outputs, -np.diff(full, axis=1) @ table.probabilities)
 
