@@ -192,7 +192,7 @@ class TestPrediction:
         assert worth.interval[1] > 0.8
         assert not worth.is_useful
         assert "what its basis keeps is unknown, so as 3 random dimensions keep it" in worth.sentence
-        with pytest.raises(InvalidInput, match="A recall of 0.5 is required"):
+        with pytest.raises(InvalidInput, match=r"A recall of 0\.5 is required"):
             ss.release_index(ROWS, epsilon=60, rng=1, k=5, public_scores=public, require_recall=0.5, **options)
 
     def test_query(self, public: QueryScores) -> None:
@@ -231,7 +231,7 @@ class TestPrediction:
         index = ss.release_index(ROWS, epsilon=12, codebook=near, rng=1)
         assert 0 < index.worth(5, public_scores=public).recall < 1
 
-    def test_codebook_by_epsilon(self, public: QueryScores) -> None:
+    def test_codebook_by_epsilon(self) -> None:
         """A larger epsilon is never predicted to find less, and released recall lies within the error."""
         rng = np.random.default_rng(3)
         # A common direction, as text models have: long codes sum it up, and it must not count as noise.

@@ -159,9 +159,7 @@ def find_law_within_basis(guarantee: Guarantee) -> TableLaw | GaussianNoise:
     details = guarantee.details
     if guarantee.mechanism != "privunit":
         return GaussianNoise(details["score_std"])
-    return make_privunit_law(
-        details["score_std"], details["shrinkage"], guarantee.shape[1], details["cap_probability"]
-    )
+    return make_privunit_law(details["score_std"], details["shrinkage"], guarantee.shape[1], details["cap_probability"])
 
 
 @lru_cache(maxsize=64)
