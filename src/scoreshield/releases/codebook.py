@@ -51,9 +51,9 @@ _BLOCK_BYTES = 1 << 25
 _SAMPLE = 512
 #: The levels of the law of coded scores.
 _LEVELS = 256
-#: The deviation of private records from the line may be so many times that of the codewords. Records nearer to the
-#: codewords than these are to each other have less, and records of another domain have more.
-_DEVIATIONS = (0.3, 2.0)
+#: The deviation of private records from the line may be so many times that of the codewords. A record that is a
+#: codeword has none, and records of another domain have more.
+_DEVIATIONS = (0.0, 2.0)
 #: Codes that are true with probabilities this close to each other count as true equally often.
 _SAME_TRUTH = 1e-3
 _LONGEST_SOURCE = 500
