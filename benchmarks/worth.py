@@ -110,9 +110,13 @@ def list_searches(one: Collection) -> Iterator[tuple[str, Collection, dict[str, 
     """List the searches that are compared: a title, the records, and the options."""
     for epsilon in (8, 20, 50, 100):
         yield f"index, epsilon {epsilon}", one, {"epsilon": epsilon}
+    for components in (16, 64):
+        yield f"index of {components} random dimensions, epsilon 50", one, {"epsilon": 50, "components": components}
+        options = {"epsilon": 50, "delta": 1e-6, "components": components, "reduction": "pca"}
+        yield f"index of {components} dimensions by PCA, epsilon 50", one, options
     halves = np.random.default_rng(2).permutation(len(one.records))
     public, private = np.sort(halves[::2]), np.sort(halves[1::2])
-    for epsilon in (10, 20):
+    for epsilon in (10, 20, 100):
         book = ss.PublicCodebook(one.records[public], source="the public half")
         yield f"codebook, epsilon {epsilon}", one.keep_records(private), {"epsilon": epsilon, "codebook": book}
     for epsilon in (6, 8, 10, 12):
@@ -131,7 +135,7 @@ def compare_released(folder: Path, seeds: int) -> None:
     for collection in load_texts(folder):
         first, second = collection.split_queries()
         print(f"\n{collection.name}: recall@{K} of {len(collection.records):,} records")
-        print(f"{'':<38}{'scores that ship':>18}{'public half':>16}{'released':>18}")
+        print(f"{'':<48}{'scores that ship':>18}{'public half':>16}{'released':>18}")
         for title, one, options in list_searches(collection):
             asked = second
             if options.get("mode") in ("batch", "hits"):
@@ -154,7 +158,7 @@ def compare_released(folder: Path, seeds: int) -> None:
                 inside[column][0] += abs(worth.recall - mean) <= worth.error
                 inside[column][1] += 1
             print(
-                f"{title:<38}{ship.recall:>10.3f} ± {ship.error:.3f}{known.recall:>8.3f} ± {known.error:.3f}"
+                f"{title:<48}{ship.recall:>10.3f} ± {ship.error:.3f}{known.recall:>8.3f} ± {known.error:.3f}"
                 f"{mean:>10.3f} ± {spread:.3f}",
                 flush=True,
             )

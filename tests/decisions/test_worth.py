@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.decisions.laws import TableLaw, find_noise_std, find_score_law
+from scoreshield.decisions.laws import TableLaw, find_noise_std, find_ranking_law, find_score_law, has_unknown_law
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import Worth, check_recall, find_population, predict_worth
 from scoreshield.errors import InvalidInput
@@ -54,6 +55,53 @@ class TestLaws:
         part = ss.release_index(ROWS, epsilon=20, components=8, rng=1).guarantee
         assert find_noise_std(whole) == pytest.approx(whole.details["score_std"])
         assert find_noise_std(part) == pytest.approx(np.hypot(part.details["score_std"], 8**-0.5))
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"delta": 1e-6, "components": 8, "reduction": "pca"},
+            {"reduction": np.eye(DIMENSION)[:8]},
+            {"center": np.full(DIMENSION, 0.03)},
+            {"delta": 1e-6, "center": "private"},
+        ],
+        ids=["pca", "public basis", "public center", "private center"],
+    )
+    def test_unknown_law(self, options: dict[str, Any]) -> None:
+        """What a basis or a center changes depends on the records, so no standard deviation is stated."""
+        guarantee = ss.release_index(ROWS, epsilon=20, rng=1, **options).guarantee
+        assert has_unknown_law(guarantee)
+        assert find_noise_std(guarantee) is None
+
+    def test_levels_have_no_deviation(self) -> None:
+        release = ss.release_scores(ROWS, QUERIES[0], epsilon=5, mechanism="optimal", rng=1)
+        assert not has_unknown_law(release.guarantee)
+        assert find_noise_std(release.guarantee) is None
+
+    @pytest.mark.parametrize("components", [2, 3, 8, 40, 120])
+    def test_random_subspace(self, components: int) -> None:
+        """The law of a random subspace is that of projected cosines, for a small cosine and for a large one."""
+        rng, cosine = np.random.default_rng(components), np.array([0.1, 0.7])
+        guarantee = ss.release_index(ROWS, epsilon=400, components=components, rng=1).guarantee
+        law = find_ranking_law(guarantee, DIMENSION)
+        assert isinstance(law, TableLaw)
+        drawn = []
+        for _ in range(1_500):
+            basis = np.linalg.qr(rng.standard_normal((DIMENSION, components)))[0]
+            query, others = basis[0], cosine[:, None] * basis[0] + np.sqrt(1 - cosine**2)[:, None] * basis[1]
+            drawn.append(others @ query / np.linalg.norm(others, axis=1) / np.linalg.norm(query))
+        for place, clean in enumerate(cosine):
+            for least in (0.0, 0.3, 0.6, 0.8):
+                share = float((np.array(drawn)[:, place] > least).mean())
+                assert abs(share - float(law.exceed(least, clean))) < (0.1 if components < 4 else 0.05)
+
+    def test_all_dimensions_lose_nothing(self) -> None:
+        guarantee = ss.release_index(
+            ROWS, epsilon=20, delta=1e-6, components=DIMENSION, reduction="pca", rng=1
+        ).guarantee
+        worth = predict_worth(guarantee, k=5, dimension=DIMENSION)
+        assert "basis" not in worth.sentence
+        fewer = ss.release_index(ROWS, epsilon=20, delta=1e-6, components=8, reduction="pca", rng=1).guarantee
+        assert predict_worth(fewer, k=5, dimension=DIMENSION).recall < worth.recall
 
     def test_anchored(self) -> None:
         """Windows have a law, and no standard deviation: they end below the best scores."""
@@ -114,6 +162,39 @@ class TestPrediction:
         near_miss = public.predict_recall(indexes[0].score_std * 1.33, k=5).value
         assert abs(near_miss - found) > 0.06
 
+    @pytest.mark.parametrize("mechanism", ["privunit", "gaussian"])
+    @pytest.mark.parametrize("components", [4, 16, 64])
+    def test_random_subspace(self, public: QueryScores, components: int, mechanism: Any) -> None:
+        """The prediction counts what a random subspace loses."""
+        delta = 1e-6 if mechanism == "gaussian" else 0.0
+        indexes = [
+            ss.release_index(ROWS, epsilon=60, delta=delta, mechanism=mechanism, components=components, rng=seed)
+            for seed in range(30)
+        ]
+        found = np.mean(
+            [[PAIRS[q, 1] in row for q, row in enumerate(one.search(QUERIES, 5).indices)] for one in indexes]
+        )
+        worth = indexes[0].worth(5, public_scores=public)
+        assert abs(worth.recall - found) < 0.06
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"delta": 1e-6, "components": 3, "reduction": "pca"}, {"reduction": np.eye(DIMENSION)[:3]}],
+        ids=["pca", "public basis"],
+    )
+    def test_unknown_basis(self, public: QueryScores, options: dict[str, Any]) -> None:
+        """A basis of unknown quality counts as a random one, with an error that reaches a basis that loses nothing."""
+        index = ss.release_index(ROWS, epsilon=60, rng=1, **options)
+        found = np.mean([PAIRS[q, 1] in row for q, row in enumerate(index.search(QUERIES, 5).indices)])
+        worth = index.worth(5, public_scores=public)
+        assert found < 0.2
+        assert worth.recall < 0.2
+        assert worth.interval[1] > 0.8
+        assert not worth.is_useful
+        assert "what its basis keeps is unknown, so as 3 random dimensions keep it" in worth.sentence
+        with pytest.raises(InvalidInput, match=r"A recall of 0\.5 is required"):
+            ss.release_index(ROWS, epsilon=60, rng=1, k=5, public_scores=public, require_recall=0.5, **options)
+
     def test_query(self, public: QueryScores) -> None:
         def release(q: int, rng: np.random.Generator) -> list[int]:
             made = ss.release_scores(
@@ -149,6 +230,36 @@ class TestPrediction:
         near = ss.PublicCodebook(ROWS[::2] + 0.1 * RNG.standard_normal((RECORDS // 2, DIMENSION)))
         index = ss.release_index(ROWS, epsilon=12, codebook=near, rng=1)
         assert 0 < index.worth(5, public_scores=public).recall < 1
+
+    def test_codebook_by_epsilon(self) -> None:
+        """A larger epsilon is never predicted to find less, and released recall lies within the error."""
+        rng = np.random.default_rng(3)
+        # A common direction, as text models have: long codes sum it up, and it must not count as noise.
+        shift = np.full(DIMENSION, 0.6 / np.sqrt(DIMENSION))
+        rows, words = ROWS + shift, ROWS[::2] + shift + 0.3 * rng.standard_normal((RECORDS // 2, DIMENSION)) / 12
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        queries = QUERIES + shift
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        scores, book = QueryScores(np.clip(queries @ rows.T, -1, 1), PAIRS), ss.PublicCodebook(words)
+        worths = []
+        for epsilon in (4, 8, 12, 20, 40, 70, 100, 150, 250):
+            index = ss.release_index(rows, epsilon=epsilon, codebook=book, rng=1)
+            worths.append(index.worth(5, public_scores=scores))
+            found = np.mean([PAIRS[q, 1] in row for q, row in enumerate(index.search(queries, 5).indices)])
+            assert abs(found - worths[-1].recall) < worths[-1].error + 0.1
+        recalls = [one.recall for one in worths]
+        assert (np.diff(recalls) > -1e-3).all()
+        assert "if the records are like the codewords" in worths[0].sentence
+
+    def test_codes_that_are_too_long(self, public: QueryScores) -> None:
+        """A code size of the caller for which epsilon does not suffice is mostly false, whatever shorter ones are."""
+        words = ROWS[::2] + 0.1 * RNG.standard_normal((RECORDS // 2, DIMENSION)) / 12
+        long, short = (ss.PublicCodebook(words, code_size=size) for size in (20, 1))
+        worths = [
+            ss.release_index(ROWS, epsilon=10, codebook=book, rng=1).worth(5, public_scores=public)
+            for book in (long, short)
+        ]
+        assert worths[0].recall < 0.05 < worths[1].recall
 
     def test_few_records(self) -> None:
         """Where all records are returned, everything is found, whatever the noise."""
@@ -191,10 +302,14 @@ class TestPrediction:
             check_recall(worth, worth.recall + 1e-9)
 
     def test_required_says_what_to_change(self) -> None:
-        """The error states the recall without privacy, and so whether a larger epsilon can help."""
+        """The error states the recall without privacy, and claims no remedy that was not predicted."""
         worth = Worth(0.4, 0.1, 10, 2_000, "", "", clean=0.6)
-        with pytest.raises(InvalidInput, match=r"0\.40 ± 0\.10 is .* it is 0\.60, so a larger epsilon helps\.$"):
+        with pytest.raises(InvalidInput, match=r"0\.40 ± 0\.10 is .* Without privacy it is 0\.60\.$"):
             check_recall(worth, 0.5)
+        with pytest.raises(InvalidInput, match=r"Without privacy it is 0\.60; epsilon 40 reaches it\.$"):
+            check_recall(worth, 0.5, "epsilon 40 reaches it")
+        with pytest.raises(InvalidInput, match=r"so no epsilon reaches it: ask for a lower recall or a larger k\.$"):
+            check_recall(worth, 0.9, "epsilon 40 reaches it")
         with pytest.raises(InvalidInput, match=r"so no epsilon reaches it: ask for a lower recall or a larger k\.$"):
             check_recall(worth, 0.9)
         with pytest.raises(InvalidInput, match=r"a lower recall or a lower threshold\.$"):

@@ -556,6 +556,44 @@ class TestHits:
         clean = unit @ QUERIES[0] / np.linalg.norm(QUERIES[0])
         np.testing.assert_allclose(hits.scores, np.sort(clean)[::-1][:5], atol=0.01)
 
+    @pytest.mark.parametrize("reduction", ["pca", "public basis"])
+    def test_unknown_error(self, reduction: str) -> None:
+        """In two dimensions each of the best cosines is 1.00. The scores are not, and state no error."""
+        basis = np.random.default_rng(0).standard_normal((2, ROWS.shape[1]))
+        pca = {"delta": 1e-6, "components": 2, "reduction": "pca"}
+        options: Any = pca if reduction == "pca" else {"reduction": basis}
+        hits = PrivateSearch(ROWS, epsilon=60, rng=1, **options).search(QUERIES[5], 4)
+        assert hits.noisy is not None
+        assert hits.scores is not None
+        assert hits.noisy.min() > 0.95
+        assert hits.scores.max() < 0.5
+        assert hits.noise_std is None
+        lines = str(hits).splitlines()
+        assert lines[0].split() == ["id", "score"]
+        assert lines[1].split() == ["1", str(hits.ids[0]), f"{hits.scores[0]:.2f}"]
+        assert lines[5].startswith("The error of these scores is unknown: a basis or a center changed the records")
+        assert "±" not in "".join(lines[:5])
+
+    def test_clamped(self) -> None:
+        """The table says that a score range, or the threshold of a screening, cuts scores before noise."""
+        options: Any = {"mode": "query", "mechanism": "staircase", "score_range": (0.2, 0.6)}
+        hits = PrivateSearch(ROWS, epsilon=8, rng=1, **options).search(QUERIES[0], 3)
+        assert "cosines clamped to the range from 0.2 to 0.6, before noise" in str(hits)
+        options = {"mode": "screening", "threshold": 0.3, "refine": 0.5}
+        hits = PrivateSearch(ROWS, epsilon=8, rng=1, **options).search(QUERIES[0], 3)
+        assert "cosines clamped to the range from 0.3 to 1, before noise" in str(hits)
+        assert "clamped" not in str(PrivateSearch(ROWS, epsilon=30, rng=1).search(QUERIES[0], 3))
+
+    def test_levels(self) -> None:
+        hits = PrivateSearch(ROWS, epsilon=8, mode="query", mechanism="optimal", rng=1).search(QUERIES[0], 3)
+        assert hits.noise_std is None
+        assert str(hits).splitlines()[0].split() == ["id", "place"]
+
+    def test_automatic_choice_counts_what_a_basis_loses(self) -> None:
+        options: Any = {"delta": 1e-6, "components": 2, "reduction": "pca"}
+        search = PrivateSearch(ROWS, epsilon=30, mode="auto", rng=1, **options)
+        assert search.mode == "query"
+
     def test_table(self) -> None:
         hits = PrivateSearch(ROWS, epsilon=30, rng=1).search(QUERIES[0], 3)
         lines = str(hits).splitlines()

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, polygamma
 
-from scoreshield.decisions.scores import AdditiveLaw, Law, pass_probability
+from scoreshield.decisions.scores import AdditiveLaw, Channel, Law, pass_probability
+from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.anchors import AnchoredLaw
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import randomised_response
@@ -86,6 +87,8 @@ class TableLaw:
 def find_score_law(guarantee: Guarantee) -> Law | AnchoredLaw | None:
     """Find the law by which a release changes each score, from its guarantee.
 
+    Of an index whose reduction or center is not known to predictions, it is a cautious one (`has_unknown_law`).
+
     Returns:
         None where scores are not released one by one: a batch, a codebook, a histogram, a Gram matrix.
     """
@@ -107,25 +110,75 @@ def find_score_law(guarantee: Guarantee) -> Law | AnchoredLaw | None:
             return None
 
 
+def has_unknown_law(guarantee: Guarantee) -> bool:
+    """Return whether public facts do not say how far released scores lie from the clean ones.
+
+    A private PCA, a public basis and a center change the records before noise. What they change depends on the records.
+    """
+    return _releases_vectors(guarantee) and (has_unknown_basis(guarantee) or "center" in guarantee.details)
+
+
+def has_unknown_basis(guarantee: Guarantee) -> bool:
+    """Return whether an index keeps a part of the dimensions, and what this part holds is not public."""
+    return _releases_vectors(guarantee) and guarantee.details["reduction"] not in ("none", "random")
+
+
+def _releases_vectors(guarantee: Guarantee) -> bool:
+    return guarantee.regime == "index" and "score_std" in guarantee.details
+
+
 def make_index_law(std: float, components: int, reduction: str = "none") -> GaussianNoise:
     """Make the law of an index: the noise of its vectors along a query is normal up to a term of order 1 / components.
 
-    A random subspace of r dimensions changes a cosine near 0 by about 1 / sqrt(r).
+    A random subspace of r dimensions changes a cosine near 0 by about 1 / sqrt(r). What another basis keeps is unknown,
+    and it is taken to keep no more.
     """
-    return GaussianNoise(math.hypot(std, components**-0.5 if reduction == "random" else 0.0))
+    return GaussianNoise(math.hypot(std, 0.0 if reduction == "none" else components**-0.5))
 
 
-def find_ranking_law(guarantee: Guarantee) -> Law | AnchoredLaw | None:
+def find_ranking_law(guarantee: Guarantee, dimension: int | None = None) -> Law | AnchoredLaw | None:
     """Find the law of released scores for a prediction of recall.
 
-    It is that of `find_score_law`, except for PrivUnit, whose noise is not the same on all scores.
+    It is that of `find_score_law`, except for an index: the noise of PrivUnit is not the same on all scores, nor is
+    what a subspace changes. A basis whose quality is unknown is taken as a random one.
+
+    Args:
+        guarantee: Of the release.
+        dimension: Of the embeddings; None where it is unknown, and counts as large.
     """
+    if not _releases_vectors(guarantee):
+        return find_score_law(guarantee)
+    law, components = find_law_within_basis(guarantee), guarantee.shape[1]
+    if guarantee.details["reduction"] == "none" or components == dimension:
+        return law
+    return _make_reduced_law(law, components, dimension)
+
+
+def find_law_within_basis(guarantee: Guarantee) -> TableLaw | GaussianNoise:
+    """Find the law of an index on the cosines of its reduced records, which lose nothing more."""
     details = guarantee.details
-    if guarantee.regime == "index" and guarantee.mechanism == "privunit" and details["reduction"] == "none":
-        return make_privunit_law(
-            details["score_std"], details["shrinkage"], guarantee.shape[1], details["cap_probability"]
-        )
-    return find_score_law(guarantee)
+    if guarantee.mechanism != "privunit":
+        return GaussianNoise(details["score_std"])
+    return make_privunit_law(details["score_std"], details["shrinkage"], guarantee.shape[1], details["cap_probability"])
+
+
+@lru_cache(maxsize=64)
+def _make_reduced_law(law: TableLaw | GaussianNoise, components: int, dimension: int | None) -> TableLaw:
+    """Make the law of scores in a random subspace of r of d dimensions, with noise on the reduced cosines.
+
+    The cosine c of two projected vectors is the correlation of r draws. Fisher's ``artanh c`` is about normal. For a
+    clean cosine s, its mean is ``artanh s + s / (2 (r - 1))``, and its variance ``psi'((r - 1) / 2) / 2``, which is
+    exact for s = 0. A subspace of all dimensions changes nothing: the factor ``1 - r / d`` on both.
+    """
+    table = law if isinstance(law, TableLaw) else _make_table(law, FULL_RANGE)
+    lost = 1.0 if dimension is None else 1 - components / dimension
+    std = math.sqrt(float(polygamma(1, (components - 1) / 2)) / 2 * lost)
+    edges = np.linspace(-1, 1, 2 * _LEVELS + 1)
+    middles = (edges[:-1] + edges[1:]) / 2
+    means = np.arctanh(middles) + middles * lost / (2 * (components - 1))
+    tails = ndtr((means[:, None] - np.arctanh(table.cuts)) / std)
+    full = np.concatenate([np.ones((len(tails), 1)), tails, np.zeros((len(tails), 1))], axis=1)
+    return TableLaw(edges[1:-1], table.outputs, -np.diff(full, axis=1) @ table.probabilities)
 
 
 @lru_cache(maxsize=64)
@@ -158,25 +211,29 @@ def make_binned_table(levels: Float, cuts: Float, tails: Float) -> TableLaw:
 
 
 def find_noise_std(guarantee: Guarantee) -> float | None:
-    """Find the standard deviation of a released score from the clean one.
-
-    A table has a root mean squared error, which includes bias.
+    """Find the standard deviation of a released score from the clean one, clamped to `find_noise_range`.
 
     Returns:
-        None where no score is released, or only where it lies: names, hits, and windows, which end below the best
-        scores.
+        None where no score is released, or only where it lies: names, hits, levels, and windows, which end below the
+        best scores. None too where public facts do not determine it (`has_unknown_law`).
     """
     if guarantee.regime == "matches":
         return None if guarantee.mechanism == "randomised-response" else _refining_noise(guarantee).std
-    if guarantee.regime in ("hits", "top-k"):
+    if guarantee.regime in ("hits", "top-k") or has_unknown_law(guarantee):
         return None
     law = find_score_law(guarantee)
-    return None if law is None or isinstance(law, AnchoredLaw) else float(law.std)
+    return float(law.std) if isinstance(law, AdditiveLaw) and not isinstance(law, Channel) else None
+
+
+def find_noise_range(guarantee: Guarantee) -> tuple[float, float]:
+    """Find the range that scores are clamped to before noise. That of a screening begins at its threshold."""
+    low, high = guarantee.score_range
+    return (guarantee.details["threshold"] if guarantee.regime == "matches" else low), high
 
 
 def _refining_noise(guarantee: Guarantee) -> StaircaseNoise:
-    threshold, high = guarantee.details["threshold"], guarantee.score_range[1]
-    return StaircaseNoise.calibrate(guarantee.details["refining_epsilon"], high - threshold)
+    low, high = find_noise_range(guarantee)
+    return StaircaseNoise.calibrate(guarantee.details["refining_epsilon"], high - low)
 
 
 def _make_screening_law(guarantee: Guarantee) -> Law:

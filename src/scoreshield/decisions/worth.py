@@ -10,7 +10,7 @@ also under the same model.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._validation import Check, check_count, check_inside_unit, optional, reject, validate
-from scoreshield.decisions.laws import find_ranking_law
+from scoreshield.decisions.laws import find_law_within_basis, find_ranking_law, has_unknown_basis
 from scoreshield.decisions.queries import Prediction, QueryLaw, QueryScores
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE
@@ -156,23 +156,30 @@ WORTH_CHECKS: dict[str, Check] = {
 }
 
 
-def check_recall(worth: Worth, least: float | None) -> None:
+def check_recall(worth: Worth, least: float | None, advice: str = "") -> None:
     """Raise an error where less recall is predicted than the caller requires.
+
+    Args:
+        worth: The prediction.
+        least: The least recall that the caller accepts; None for any.
+        advice: What is predicted to help, where it is known: it ends the message. Whether a larger epsilon helps is not
+            known from the prediction at one epsilon.
 
     Raises:
         InvalidInput: Less is predicted. Nothing was released or charged.
     """
     if least is not None and worth.recall < least:
+        end = f"Without privacy it is {worth.clean:.2f}"
         if worth.clean < least:
             other = " or a lower threshold" if worth.chance else " or a larger k" if worth.k < worth.records else ""
-            change = f"so no epsilon reaches it: ask for a lower recall{other}"
-        else:
-            change = "so a larger epsilon helps"
+            end = f"{end}, so no epsilon reaches it: ask for a lower recall{other}"
+        elif advice:
+            end = f"{end}; {advice}"
         if not worth.is_known:
-            change = f"{change}; these figures are those of another model, so give public scores of this one"
+            end = f"{end}; these figures are those of another model, so give public scores of this one"
         raise InvalidInput(
             f"A recall of {least:g} is required, and {worth.figure} is predicted for {worth.asked} records; nothing "
-            f"was released or charged. Without privacy it is {worth.clean:.2f}, {change}."
+            f"was released or charged. {end}."
         )
 
 
@@ -196,6 +203,8 @@ def predict_worth(
     public_scores: QueryScores | None = None,
     law: QueryLaw | None = None,
     share: float | None = None,
+    other_laws: Sequence[QueryLaw] = (),
+    note: str = "",
 ) -> Worth:
     """Predict what a search by a release with this guarantee finds. It reads public facts only.
 
@@ -207,6 +216,8 @@ def predict_worth(
             change of population. None takes those that ship, with a larger error.
         law: The law of the released scores, where the guarantee does not determine it.
         share: The share of the clean recall that remains, where a release has no law of scores.
+        other_laws: Laws that are as possible as `law`. The error reaches the recall of each.
+        note: What ends the sentence.
 
     Raises:
         InvalidInput: The release answers no search.
@@ -215,7 +226,7 @@ def predict_worth(
     population = find_population(public_scores, dimension)
     if law is None and share is None:
         with np.errstate(all="ignore"):
-            found = find_ranking_law(guarantee)
+            found = find_ranking_law(guarantee, dimension)
         if found is None:
             raise InvalidInput(f"A release of kind {guarantee.regime!r} by {guarantee.mechanism} answers no search.")
         law = found
@@ -233,22 +244,35 @@ def predict_worth(
         if guarantee.regime == "hits":  # a round that names enough may name more
             most = predict_law(law, scores, records=records, k=k, score_range=within, names_some=True)
             kept = kept._replace(error=math.hypot(kept.error, most.value - kept.value, _HIT_ERROR))
-    return state_worth(kept, clean, population, k=k, records=records, chance=chance)
+    if law is not None and has_unknown_basis(guarantee) and guarantee.shape[1] != dimension:
+        other_laws = (find_law_within_basis(guarantee),)  # at best, the basis keeps all that matters
+        note = f"; what its basis keeps is unknown, so as {guarantee.shape[1]:,} random dimensions keep it"
+    others = [predict_law(one, scores, records=records, k=k, score_range=within).value for one in other_laws]
+    farthest = max((abs(one - kept.value) for one in others), default=0.0)
+    kept = kept._replace(error=math.hypot(kept.error, farthest))
+    return state_worth(kept, clean, population, k=k, records=records, chance=chance, note=note)
 
 
 def state_worth(
-    kept: Prediction, clean: Prediction, population: Population, *, k: int, records: int, chance: float = 0.0
+    kept: Prediction,
+    clean: Prediction,
+    population: Population,
+    *,
+    k: int,
+    records: int,
+    chance: float = 0.0,
+    note: str = "",
 ) -> Worth:
-    """State a prediction, with the error of its population, in one sentence."""
+    """State a prediction, with the error of its population, in one sentence, which may end with a note."""
     is_certain = k >= records and kept.value == 1
     further = 0.0 if is_certain else float(np.interp(kept.value, PREDICTED, population.spread))
     error = 0.0 if is_certain else min(math.hypot(kept.error, further), 1.0)
     worth = Worth(kept.value, error, k, records, "", population.basis, clean.value, chance, population.is_known)
     found = f"{worth.figure} of the relevant records among {worth.asked}, and {clean.value:.2f} without privacy"
     like = ", if private queries and records are like these" if population.is_own else ""
-    sentence = f"Predicted to find {found} (by {population.basis}{like})."
+    sentence = f"Predicted to find {found} (by {population.basis}{like}{note})."
     if not population.is_known:
-        sentence = f"Unknown for this model. Predicted for another one: {found} (by {population.basis})."
+        sentence = f"Unknown for this model. Predicted for another one: {found} (by {population.basis}{note})."
     return replace(worth, sentence=sentence)
 
 

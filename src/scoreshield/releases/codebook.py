@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,6 +51,11 @@ _BLOCK_BYTES = 1 << 25
 _SAMPLE = 512
 #: The levels of the law of coded scores.
 _LEVELS = 256
+#: The deviation of private records from the line may be so many times that of the codewords. A record that is a
+#: codeword has none, and records of another domain have more.
+_DEVIATIONS = (0.0, 2.0)
+#: Codes that are true with probabilities this close to each other count as true equally often.
+_SAME_TRUTH = 1e-3
 _LONGEST_SOURCE = 500
 _KIND = "public codebook"
 
@@ -203,38 +208,54 @@ class PublicCodebook:
             sums = sums + words[chosen]
             yield chosen, values[places, chosen]
 
-    def describe_scores(self, size: int, truth: float) -> TableLaw:
+    def describe_scores(self, size: int, epsilon: float) -> list[CodeLaw]:
         """Describe how codes change scores, from the codewords alone, for predictions.
 
         Each of some codewords is encoded by the others. Its scores with further codewords are compared with the clean
-        ones: a line, and a normal deviation from it. A code that is not true has the score of another record.
+        ones, for each of these alone, because only differences between records rank: a line, and a normal deviation
+        from it. A code that is not true is a random set of codewords.
 
         Args:
             size: T.
-            truth: The probability that a record's code is its true one.
+            epsilon: What a record spends.
+
+        Returns:
+            The laws of the best smaller codes at the same epsilon, and of this one if it is among the best. A smaller
+            code is less likely to be false. The best of their predictions does not fall as epsilon grows. Where this
+            code is larger than `choose_size` allows, it is mostly false, and its law alone is returned.
         """
-        if (size, truth) not in self._score_laws:
-            self._score_laws[size, truth] = self._measure_scores(size, truth)
-        return self._score_laws[size, truth]
+        sizes = [size]
+        if estimate_log_sets(len(self), size) + _TRUTH_MARGIN <= epsilon:
+            sizes = sorted({2**power for power in range(size.bit_length())} | {max(size - 1, 1), size})
+        if not set(sizes) <= self._code_figures.keys():
+            self._code_figures.update(self._measure_codes(sizes))
+        truths = {one: SetResponse(epsilon, names=len(self), size=one).truth for one in sizes}
+        chosen = _drop_worse_sizes({one: self._code_figures[one].deviation for one in sizes}, truths)
+        for one in chosen:
+            if (one, epsilon) not in self._code_laws:
+                self._code_laws[one, epsilon] = CodeLaw.make(self._code_figures[one], truths[one])
+        return [self._code_laws[one, epsilon] for one in chosen]
 
     @cached_property
-    def _score_laws(self) -> dict[tuple[int, float], TableLaw]:
+    def _code_figures(self) -> dict[int, CodeFigures]:
+        return {}
+
+    @cached_property
+    def _code_laws(self) -> dict[tuple[int, float], CodeLaw]:
         return {}
 
     @np.errstate(all="ignore")
-    def _measure_scores(self, size: int, truth: float) -> TableLaw:
+    def _measure_codes(self, sizes: list[int]) -> dict[int, CodeFigures]:
+        """Measure what codes of some sizes do to scores between codewords."""
         count = min(_SAMPLE, len(self) // 2)
-        order = np.random.default_rng(len(self)).permutation(len(self))
+        rng = np.random.default_rng(len(self))
+        order = rng.permutation(len(self))
         rows, queries = np.sort(order[:count]), np.sort(order[count : 2 * count])
         unit = self.vectors.astype(np.float64)
-        codes = self.encode(unit[rows], size, without=rows)
-        sums = unit[codes].sum(axis=1)
-        sums /= np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
-        clean, coded = (unit[rows] @ unit[queries].T).ravel(), (sums @ unit[queries].T).ravel()
-        slope = float(np.cov(clean, coded)[0, 1] / max(float(clean.var(ddof=1)), 1e-12)) if len(clean) > 1 else 0.0
-        slope = max(slope, 1e-3)
-        residual = coded - coded.mean() - slope * (clean - clean.mean())
-        return make_code_law(slope, residual.std(), coded, float(clean.mean()), truth)
+        codes = self.encode(unit[rows], max(sizes), without=rows)
+        random = np.argsort(rng.random((count, len(self))), axis=1)[:, : max(sizes)]
+        clean = unit[rows] @ unit[queries].T
+        return {size: _compare_scores(clean, unit, unit[queries], codes[:, :size], random[:, :size]) for size in sizes}
 
     def save(self, path: str | Path) -> None:
         """Write the codebook to one .npz file, completely or not at all."""
@@ -413,7 +434,7 @@ class CodebookRelease(PrivateIndex):
         small = np.uint16 if len(codebook) <= 1 << 16 else np.uint32
         return cls(guarantee, codes.astype(small), codebook.vectors, codebook.center)
 
-    @property
+    @cached_property
     def codebook(self) -> PublicCodebook:
         """The public codebook."""
         details = self.guarantee.details
@@ -479,24 +500,87 @@ class CodebookRelease(PrivateIndex):
         return predict_index_worth(self.guarantee, self.dimension, k, public_scores, self.codebook)
 
 
-def make_code_law(slope: float, std: float, coded: Float, middle: float, truth: float) -> TableLaw:
-    """Make the law of scores by codes, on the scale of clean scores.
+class CodeFigures(NamedTuple):
+    """What codes do to the scores of public vectors.
 
-    Args:
-        slope: Of the line from clean to coded scores.
+    Attributes:
+        slope: Of the line from clean to coded scores of one query.
         std: The standard deviation of coded scores from the line.
-        coded: Coded scores of unrelated records.
+        false: Scores of random codes, less the mean coded score of the query.
         middle: The mean clean score.
-        truth: The probability that a code is true. Another code has the score of an unrelated record.
     """
-    std = max(std / slope, 1e-3)
+
+    slope: float
+    std: float
+    false: Float
+    middle: float
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation on the scale of clean scores."""
+        return self.std / self.slope
+
+
+class CodeLaw(NamedTuple):
+    """The law of scores by codes, with those at the ends of what it may be for private records.
+
+    Attributes:
+        law: The law for records that are like the codewords.
+        ends: The laws with a smaller and with a larger deviation.
+    """
+
+    law: TableLaw
+    ends: tuple[TableLaw, ...]
+
+    @classmethod
+    def make(cls, figures: CodeFigures, truth: float) -> CodeLaw:
+        """Make the laws for a probability that a code is true."""
+        return cls(
+            make_code_law(figures, truth),
+            tuple(make_code_law(figures._replace(std=figures.std * factor), truth) for factor in _DEVIATIONS),
+        )
+
+
+def make_code_law(figures: CodeFigures, truth: float) -> TableLaw:
+    """Make the law of scores by codes, on the scale of clean scores, for a probability that a code is true."""
+    std = max(figures.deviation, 1e-3)
     edges = np.linspace(-1, 1, _LEVELS + 1)
     middles = (edges[:-1] + edges[1:]) / 2
     cuts = np.linspace(-1 - 4 * std, 1 + 4 * std, 2 * _LEVELS)
-    unrelated = middle + (coded - coded.mean()) / slope
-    false = 1 - np.searchsorted(np.sort(unrelated), cuts, side="right") / len(unrelated)
+    unrelated = np.sort(figures.middle + figures.false / figures.slope)
+    false = 1 - np.searchsorted(unrelated, cuts, side="right") / len(unrelated)
     tails = truth * ndtr((middles[:, None] - cuts) / std) + (1 - truth) * false
     return make_binned_table(edges[1:-1], cuts, tails)
+
+
+def _drop_worse_sizes(deviations: dict[int, float], truths: dict[int, float]) -> list[int]:
+    """Leave out code sizes to which another one is as good: it deviates less, and is true at least nearly as often."""
+    return [
+        size
+        for size in deviations
+        if not any(
+            deviations[other] < deviations[size] and truths[other] >= truths[size] - _SAME_TRUTH for other in deviations
+        )
+    ]
+
+
+def _compare_scores(clean: Float, words: Float, queries: Float, codes: Ints, random: Ints) -> CodeFigures:
+    """Compare the scores of codes with the clean ones, (rows, queries), query by query."""
+    coded, false = (_point(words, chosen) @ queries.T for chosen in (codes, random))
+    false = false - coded.mean(axis=0)
+    coded = coded - coded.mean(axis=0)
+    centred = clean - clean.mean(axis=0)
+    slope = max(float((centred * coded).mean() / max(float((centred**2).mean()), 1e-12)), 1e-3)
+    return CodeFigures(slope, float((coded - slope * centred).std()), false.ravel(), float(clean.mean()))
+
+
+def _point(words: Float, codes: Ints) -> Float:
+    """Find the direction of the sum of the codewords of each code."""
+    sums = np.zeros((len(codes), words.shape[1]))
+    for chosen in codes.T:
+        sums += words[chosen]
+    pointed: Float = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
+    return pointed
 
 
 def prepare_codebook_index(

@@ -421,11 +421,13 @@ def predict_index_worth(
     guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None, codebook: PublicCodebook | None
 ) -> Worth:
     """Predict the worth of an index from its guarantee, and from the public codebook where there is one."""
-    law = None
-    if codebook is not None:
-        details = guarantee.details
-        law = codebook.describe_scores(details["code_size"], details["true_code_probability"])
-    return predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, law=law)
+    predict = partial(predict_worth, guarantee, k=k, dimension=dimension, public_scores=public_scores)
+    if codebook is None:
+        return predict()
+    details, note = guarantee.details, "; if the records are like the codewords"
+    laws = codebook.describe_scores(details["code_size"], details["epsilon_per_record"])
+    best = max(laws, key=lambda one: predict(law=one.law).recall) if len(laws) > 1 else laws[0]
+    return predict(law=best.law, other_laws=best.ends, note=note)
 
 
 def check_index_worth(

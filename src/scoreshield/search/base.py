@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield._locks import ThreadLock
 from scoreshield._types import AccountLike, Rng
 from scoreshield.decisions.estimates import ScoreEstimate
-from scoreshield.decisions.laws import find_noise_std, find_score_law
+from scoreshield.decisions.laws import find_noise_range, find_noise_std, find_score_law, has_unknown_law
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.scores import AdditiveLaw, Channel
 from scoreshield.decisions.worth import Worth, find_population
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.arrays import Progress
-from scoreshield.privacy.adjacency import Adjacency
+from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.tails import AnchoredWindows
@@ -42,6 +42,10 @@ MODES: tuple[str, ...] = get_args(ModeOption)
 SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows
 #: What the table of hits says of levels and windows.
 _PLACES = "A place is where a released level, window or code lies: it ranks the hit, and the cosine may be another."
+#: What it says where the law of the scores is unknown.
+_UNKNOWN_ERROR = (
+    "The error of these scores is unknown: a basis or a center changed the records before noise. They rank the hits."
+)
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,19 @@ class Hits:
     Attributes:
         ids: The ids of the records, as the store names them, or of the identities, with centroids.
         scores: For people: the expected clean cosine, given the released one and public scores (`ScoreReader`). It is
-            within the public range. Where `noise_std` is None, levels or windows were released, as for the default
-            mechanism of mode "query": then it is the middle of the level or window, noise included, and no estimate of
-            the cosine. None where only names were released.
+            within the public range. Where levels or windows were released, as for the default mechanism of mode
+            "query", it is the middle of the level or window, noise included, and no estimate of the cosine. An index
+            with a PCA, a public basis or a center has a cautious estimate, whose error is unknown. None where only
+            names were released.
         noisy: The released cosines. Hits are ranked by them, and a threshold cuts them. They may lie outside the range.
             None where scores is None.
         guarantee: Of this query's release, or of the index that answered it. None where a public filter accepts no
             record, so that nothing was released or charged.
         version: Of the collection.
-        noise_std: The standard deviation of `noisy` from the clean cosines; None where names, levels or windows were
-            released, which have none.
+        noise_std: The standard deviation of `noisy` from the clean cosines, clamped to the public range
+            (``guarantee.score_range``) where there is one; a screening clamps to its threshold and above. None where
+            names, levels or windows were released, which have none, and for an index with a PCA, a public basis or a
+            center, where it is unknown.
         worth: What the search was predicted to find, from public facts; None where nothing was predicted.
     """
 
@@ -78,7 +85,8 @@ class Hits:
     def __str__(self) -> str:
         """Write a table: the rank, the id, the score and the released value of each hit.
 
-        Levels and windows have one column, for the place that was released, and a line that says what it is.
+        Levels and windows have one column, for the place that was released, and a line that says what it is. Scores
+        whose error is unknown have one column too. A further line states a range that scores were clamped to.
         """
         if not self.ids:
             return "No hits."
@@ -87,18 +95,34 @@ class Hits:
         rows = [f"{'':>4}  {'id':<{width}}"]
         rows += [f"{rank:>4}  {name:<{width}}" for rank, name in enumerate(names, start=1)]
         if self.scores is not None and self.noisy is not None:
-            has_noise = self.noise_std is not None
-            rows[0] += "  score  released" if has_noise else "  place"
-            pairs = zip(self.scores.tolist(), self.noisy.tolist(), strict=True)
-            for rank, (score, noisy) in enumerate(pairs, start=1):
-                rows[rank] += (
-                    f"  {score:>5.2f}  {noisy:.2f} ± {self.noise_std:.2f}" if has_noise else f"  {noisy:>5.2f}"
-                )
-            if not has_noise:
-                rows.append(_PLACES)
+            for rank, text in enumerate(self._write_columns(self.scores, self.noisy)):
+                rows[rank] += f"  {text}"
+            rows += self._explain_columns()
         if self.worth is not None:
             rows.append(self.worth.sentence)
         return "\n".join(row.rstrip() for row in rows)
+
+    @property
+    def _has_unknown_error(self) -> bool:
+        return self.guarantee is not None and has_unknown_law(self.guarantee)
+
+    def _write_columns(self, scores: Float, noisy: Float) -> list[str]:
+        """Write the title of the columns of scores, and what they say of each hit."""
+        if self.noise_std is not None:
+            pairs = zip(scores.tolist(), noisy.tolist(), strict=True)
+            return ["score  released", *(f"{shown:>5.2f}  {one:.2f} ± {self.noise_std:.2f}" for shown, one in pairs)]
+        title, values = ("score", scores) if self._has_unknown_error else ("place", noisy)
+        return [title, *(f"{one:>5.2f}" for one in values.tolist())]
+
+    def _explain_columns(self) -> list[str]:
+        """Write what a reader must know about the columns."""
+        if self.noise_std is None:
+            return [_UNKNOWN_ERROR if self._has_unknown_error else _PLACES]
+        within = FULL_RANGE if self.guarantee is None else find_noise_range(self.guarantee)
+        if within == FULL_RANGE:
+            return []
+        low, high = within
+        return [f"Scores are those of cosines clamped to the range from {low:g} to {high:g}, before noise."]
 
 
 class ScoreReader:
@@ -107,8 +131,9 @@ class ScoreReader:
     Noise moves the best of many scores far above their clean values. So a score is shown as its expected clean value,
     given the released one, under a public distribution of scores: the caller's public scores, or those that ship for
     the model that they were measured with. Without either, all scores of the range are equally likely. This is
-    post-processing: it costs nothing and keeps the order. Levels, windows and codes lie in the range by themselves, and
-    are shown as they are: they rank, and are no estimates of cosines.
+    post-processing: it costs nothing and keeps the order. Where the law of the noise is unknown, it is taken as that of
+    a random subspace, so that a released 1 is not shown as a cosine of 1. Levels, windows and codes lie in the range by
+    themselves, and are shown as they are: they rank, and are no estimates of cosines.
 
     Args:
         guarantee: Of the release.
@@ -116,7 +141,8 @@ class ScoreReader:
         dimension: Of the embeddings.
 
     Attributes:
-        noise_std: The standard deviation of a released score (`find_noise_std`).
+        noise_std: The standard deviation of a released score; None where there is none, or it is unknown
+            (`find_noise_std`).
     """
 
     def __init__(self, guarantee: Guarantee, public_scores: QueryScores | None, dimension: int) -> None:
