@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from scoreshield.privacy.adjacency import FULL_RANGE
 
 #: How a release answers a search.
 Kind = Literal["index", "query", "scores", "row", "screening", "top-k", "hits", "batch", "codebook"]
+
+#: Whether a prediction is enough; None is not.
+Condition = Callable[[Worth | None], TypeGuard[Worth]]
 
 #: Budgets that are suggested, up to the largest that is worth suggesting.
 _EPSILONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
@@ -85,7 +88,10 @@ class Adviser:
         Raises:
             InvalidInput: Less recall is predicted than the caller requires. Nothing was released or charged.
         """
-        check_recall(worth, self.require_recall)
+        least = self.require_recall
+        if least is not None and worth.recall < least <= worth.clean:
+            check_recall(worth, least, self._suggest(worth, least))
+        check_recall(worth, least)
         if is_charged and not worth.is_useful:
             warnings.warn(self.describe(worth), UselessRelease, stacklevel=_find_caller())
 
@@ -104,25 +110,33 @@ class Adviser:
             f"privacy; {self._suggest(worth)}{unknown}."
         )
 
-    def _suggest(self, worth: Worth) -> str:
-        """Name the cheapest change that helps: another release at the same epsilon, and then a larger epsilon."""
-        found = list(filter(None, (self._suggest_query(worth), self._suggest_batch(worth))))[:1]
+    def _suggest(self, worth: Worth, least: float | None = None) -> str:
+        """Name the cheapest change that helps: another release at the same epsilon, and then a larger epsilon.
+
+        A change helps if the recall that it is predicted to have is useful, or at least what the caller requires.
+        """
+
+        def is_enough(other: Worth | None) -> TypeGuard[Worth]:
+            return other is not None and (other.is_useful if least is None else other.recall >= least)
+
+        found = list(filter(None, (self._suggest_query(worth, is_enough), self._suggest_batch(worth, is_enough))))[:1]
         if self.repeat is None:
             return found[0] if found else "use a larger epsilon, fewer records or a larger k"
-        larger = self._find_epsilon(self.repeat)
+        larger = self._find_epsilon(self.repeat, is_enough)
         if larger is not None:
-            found.append(f"epsilon {larger:g} is predicted to find half of what is found without privacy")
+            what = "half of what is found without privacy" if least is None else f"at least {least:g}"
+            found.append(f"epsilon {larger:g} is predicted to find {what}")
         if not found:
             return f"no epsilon up to {_EPSILONS[-1]} is predicted to help, so use fewer records or a larger k"
         return ", or ".join(found)
 
-    def _suggest_query(self, worth: Worth) -> str | None:
+    def _suggest_query(self, worth: Worth, is_enough: Condition) -> str | None:
         """Suggest the mechanism that is best for the scores of one query, where it is another and is useful."""
         is_best_already = self.kind in ("query", "scores") and self.is_automatic
         if self.is_grouped or self.queries > 1 or not self.may_query or is_best_already:
             return None
         other = _try(lambda: self._predict_query(worth))
-        if other is None or not other.is_useful:
+        if not is_enough(other):
             return None
         if self.kind == "query":
             return f"mechanism='auto' is predicted to find {other.recall:.2f} at the same epsilon"
@@ -139,27 +153,22 @@ class Adviser:
             f"predicted to find {other.recall:.2f} at epsilon {self.epsilon:g} for each query"
         )
 
-    def _suggest_batch(self, worth: Worth) -> str | None:
+    def _suggest_batch(self, worth: Worth, is_enough: Condition) -> str | None:
         """Suggest a batch instead of another release for all queries, where it is useful."""
         is_open = self.kind in ("index", "codebook", "hits", "screening")
         if self.is_grouped or not (is_open or (self.kind == "scores" and self.queries > 1)):
             return None
         other = _try(lambda: self._predict_batch(worth))
-        if other is None or not other.is_useful:
+        if not is_enough(other):
             return None
         if self.queries > 1:
             return f"release_batch is predicted to find {other.recall:.2f} at the same epsilon"
         return f"a batch of {_BATCH} queries that are known now is predicted to find {other.recall:.2f}"
 
-    def _find_epsilon(self, repeat: Callable[[float], Worth]) -> float | None:
-        """Find the least epsilon of the list at which the same release is useful; None where there is none."""
-
-        def is_enough(epsilon: float) -> bool:
-            other = _try(lambda: repeat(epsilon))
-            return other is not None and other.is_useful
-
+    def _find_epsilon(self, repeat: Callable[[float], Worth], is_enough: Condition) -> float | None:
+        """Find the least epsilon of the list at which the same release is enough; None where there is none."""
         larger = [float(one) for one in _EPSILONS if one > self.epsilon]
-        place = _bisect(larger, is_enough)
+        place = _bisect(larger, lambda epsilon: is_enough(_try(lambda: repeat(epsilon))))
         return larger[place] if place < len(larger) else None
 
     def _predict_query(self, worth: Worth) -> Worth:
