@@ -14,7 +14,7 @@ import pytest
 
 import scoreshield as ss
 from scoreshield import plan
-from scoreshield.plan.contracts import Contract, round_down, round_up
+from scoreshield.plan.contracts import Contract, round_budget_down, round_budget_up
 from scoreshield.privacy.profiles import GaussianProfile, Profile, PureProfile
 
 RNG = np.random.default_rng(5)
@@ -122,7 +122,7 @@ def test_every_call_keeps_the_contract(name: str, stated: dict[str, float], tmp_
 @pytest.mark.parametrize("value", [2 / 3, 0.3, 8.0, 11.9999996, 1e-7 / 3, 123456.789, 8 / 3, 0.1, 5e-324, 1 - 2**-53])
 def test_budgets_are_rounded_in_one_direction(value: float) -> None:
     """Six digits, at most one unit of the last away, and what is written is read again."""
-    low, high = round_down(value), round_up(value)
+    low, high = round_budget_down(value), round_budget_up(value)
     assert low <= value <= high
     assert high - low <= 1.000001e-5 * value or value < 1e-300
     for one in (low, high):

@@ -93,7 +93,9 @@ class TestWarning:
     @pytest.mark.parametrize("mode", MODES)
     def test_before_charge(self, mode: str, account: Account) -> None:
         """A search that would rank by noise says so before anything is charged, and names a change that helps."""
-        with pytest.warns(UselessRelease, match=r"ranks mostly by noise.*; (.* )?epsilon \d+ is predicted to find half") as caught:
+        with pytest.warns(
+            UselessRelease, match=r"ranks mostly by noise.*; (.* )?epsilon \d+ is predicted to find half"
+        ) as caught:
             PrivateSearch(ROWS, epsilon=0.5, **make_options(mode, account))
         assert len(caught) == 1
         assert __file__ in caught[0].filename  # it points at the caller's line

@@ -106,16 +106,18 @@ class Contract:
         Args:
             profile: A function from epsilon to the privacy profile of the family.
         """
-        return round_down(self.find_pure_epsilon(profile))
+        return round_budget_down(self.find_pure_epsilon(profile))
 
     @property
     def gaussian_budget(self) -> tuple[float, float] | None:
         """The epsilon and the delta that a call of Gaussian noise states; None where no Gaussian noise fits."""
-        delta = round_down(self.delta)
+        delta = round_budget_down(self.delta)
         if self.mu == 0 or delta == 0:
             return None
         is_stated = self.calibration != "attack" and not self.is_part
-        epsilon = round_down(self.epsilon if is_stated else GaussianProfile(self.mu * (1 - _MARGIN)).epsilon_at(delta))
+        epsilon = round_budget_down(
+            self.epsilon if is_stated else GaussianProfile(self.mu * (1 - _MARGIN)).epsilon_at(delta)
+        )
         return (epsilon, delta) if epsilon >= LEAST_EPSILON else None
 
     def split(self, queries: int) -> Contract:
@@ -197,7 +199,7 @@ class Contract:
         }
 
 
-def round_down(value: float) -> float:
+def round_budget_down(value: float) -> float:
     """Round a number down to the six digits that a call states."""
     nearest = float(f"{value:.{_CALL_DIGITS}g}")
     if nearest <= value:
@@ -205,7 +207,7 @@ def round_down(value: float) -> float:
     return float(Context(prec=_CALL_DIGITS, rounding=ROUND_FLOOR).create_decimal(Decimal(value)))
 
 
-def round_up(value: float) -> float:
+def round_budget_up(value: float) -> float:
     """Round a number up to the six digits that a call states."""
     nearest = float(f"{value:.{_CALL_DIGITS}g}")
     if nearest >= value:

@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from scoreshield.decisions.queries import Prediction
 from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles, write_gaussian_budget
-from scoreshield.plan.contracts import round_down
+from scoreshield.plan.contracts import round_budget_down
 from scoreshield.plan.search_candidates import RecallNeed
 from scoreshield.privacy.hit_budget import HitBudget, name_records
 from scoreshield.privacy.noise import GaussianNoise
@@ -138,13 +138,13 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
             note=note,
             shifted=(0.0, 0.0),
         )
-        whole = round_down(contract.epsilon) if contract.calibration != "attack" else 0.0
+        whole = round_budget_down(contract.epsilon) if contract.calibration != "attack" else 0.0
         if codebook is not None and contract.delta > 0 and whole > 10:
             center = codebook.vectors.mean(axis=0, dtype=np.float64)
             stretch = math.sqrt(max(1 - float(center @ center), 0.05))
             yield make_candidate(
                 "privunit index with a private center",
-                f'release_index(rows, epsilon={whole:.6g}, delta={round_down(contract.delta):.6g}, center="private")',
+                f'release_index(rows, epsilon={whole:.6g}, delta={round_budget_down(contract.delta):.6g}, center="private")',
                 need.predict(
                     IndexScores(PrivUnit.calibrate(dimension, whole - min(0.5, whole / 10)), dimension, stretch)
                 ),

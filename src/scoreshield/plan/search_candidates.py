@@ -31,7 +31,7 @@ from scoreshield.plan.candidates import (
     make_response_profiles,
     write_repeated_call,
 )
-from scoreshield.plan.contracts import Contract, round_down, round_up
+from scoreshield.plan.contracts import Contract, round_budget_down, round_budget_up
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.levels.bits import gaussian_bit
 from scoreshield.privacy.levels.tables import randomised_response, thinned_response
@@ -244,7 +244,7 @@ def _predict_tables(need: RecallNeed, contract: Contract) -> Iterator[Candidate]
     )
     whole = need.contract
     if need.queries == 1 and whole.max_epsilon is not None and whole.max_advantage is not None:
-        yield _predict_thinned(need, round_down(whole.max_epsilon), round_down(whole.max_advantage))
+        yield _predict_thinned(need, round_budget_down(whole.max_epsilon), round_budget_down(whole.max_advantage))
     budget = whole.gaussian_budget
     # A bound so tight that delta alone covers it has epsilon 0, which no bit can state.
     if need.queries == 1 and whole.calibration == "attack" and budget is not None and budget[0] > 1e-6:
@@ -298,7 +298,7 @@ def _predict_gaussian_bit(need: RecallNeed, epsilon: float, delta: float) -> Can
     table = gaussian_bit(epsilon, delta, cuts[0], false_share=share)
     return make_candidate(
         "gaussian bit",
-        f"release_scores(rows, query, epsilon={round_up(table.epsilon):.6g}, delta={table.delta:.6g}, "
+        f"release_scores(rows, query, epsilon={round_budget_up(table.epsilon):.6g}, delta={table.delta:.6g}, "
         f"mechanism=gaussian_bit({epsilon:.6g}, {delta:.6g}, {cuts[0]:g}, false_share={share:.3g}))",
         prediction,
         table.profile(),

@@ -19,7 +19,7 @@ from scoreshield.decisions.scores import Scores
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import as_plain_value
 from scoreshield.plan.choice import Choice
-from scoreshield.plan.contracts import Contract, bound_by_epsilon, round_up
+from scoreshield.plan.contracts import Contract, bound_by_epsilon, round_budget_up
 from scoreshield.plan.sentences import get_error
 from scoreshield.privacy.levels.bits import find_accept_epsilon
 
@@ -208,7 +208,7 @@ class MatchTarget(Target):
                 f"No mechanism reaches a {self.name} of {format_rate(self.value)} below epsilon {LARGEST_EPSILON:g}: "
                 f"lower {self.option}{self.remedy}."
             )
-        return self.choose(round_up(least))  # a call states six digits
+        return self.choose(round_budget_up(least))  # a call states six digits
 
 
 @dataclass(frozen=True)

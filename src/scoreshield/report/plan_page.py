@@ -297,7 +297,7 @@ def _show_error(choice: Choice, row: Candidate) -> str:
         return f"± {typeset_number(row.error, 2)}"
     if is_cut(row):
         low, high = find_interval(row)
-        return f"between {typeset_number(100 * low, 3)} and {typeset_number(100 * high, 3)}{NO_BREAK_SPACE}%"
+        return f"{typeset_number(100 * low, 2)} to {typeset_number(100 * high, 2)}{NO_BREAK_SPACE}%"
     return f"± {typeset_number(100 * row.error, 2)} points"
 
 
