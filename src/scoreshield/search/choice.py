@@ -124,14 +124,12 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
             ruled_out.append(f"{name} is ruled out by {why}")
     if not found:
         raise InvalidInput(f"No mode is left for mode='auto': {', and '.join(ruled_out)}.")
-    values = [_find_sure_recall(one, trial, dimension) for one, _, _, trial in found]
-    best = max(values)
+    sure = {name: _find_sure_recall(one, trial, dimension) for one, name, _, trial in found}
+    best = max(sure.values())
     enough = max(_NEARLY_BEST * best, min(best, options.require_recall or 0.0))
-    place = next(number for number, value in enumerate(values) if value >= enough)  # the cheapest come first
-    worth, name, mode, chosen = found[place]
-    order = sorted(range(len(found)), key=lambda number: -values[number])
-    others = [_describe_other(*found[number][:2], values[number]) for number in order if number != place]
-    found = [found[number] for number in order]
+    worth, name, mode, chosen = next(one for one in found if sure[one[1]] >= enough)  # the cheapest come first
+    found.sort(key=lambda one: -one[0].recall)
+    others = [_describe_other(one, other, sure[other]) for one, other, _, _ in found if other != name]
     compared = f" ({', '.join(others)})" if others else ", the only way that the arguments allow"
     price = f"each query costs epsilon {options.epsilon:g}" if mode in ("query", "screening") else "one charge"
     unused = ["'file' is not used"] if options.file is not None and chosen.file is None else []
