@@ -84,6 +84,51 @@ def test_one_charge(run: Any) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_places_are_marked(run: Any) -> None:
+    """The number of a hit is the place of a level, and the output says that it is no cosine."""
+    code, out, _ = run(*BASE, *CERTAIN)
+    assert code == 0
+    assert "query 0         3 (place 0.950)\n" in out
+    assert "and is no cosine" in out
+    assert "no cosine" not in run(*BASE, *CERTAIN)[1]  # no record is left to name
+    _, out, _ = run(*BASE[:-1], "other.hits", *CERTAIN, "--json")
+    assert "no cosine" in json.loads(out)["scores_are"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_worth(run: Any) -> None:
+    """The worth of k records is printed, and a required recall stops before the charge."""
+    code, out, _ = run(*BASE, "--k", 3, *CERTAIN)
+    assert code == 0
+    assert "worth           Unknown for this model. Predicted" in out
+    assert "among the best 3 of 12" in out
+    assert "This is about the first query" in out
+    ledger = ("--ledger", "sqlite:///ledger.db", "--dataset", "people")
+    weak = ("--file", "weak.hits", "--epsilon", 0.1, "--k", 3, "--require-recall", 0.9)
+    code, _, err = run(*BASE[:4], *weak, *ledger)
+    assert code == 2
+    assert "A recall of 0.9 is required" in err
+    assert ss.Ledger.open("sqlite:///ledger.db").spent_on("people") == 0
+    assert not Path("weak.hits").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_worth_by_public_scores(run: Any) -> None:
+    """Public queries that want the same records are simulated in a row."""
+    scores = np.full((30, 100), 0.1) + np.random.default_rng(1).uniform(-0.05, 0.05, (30, 100))
+    pairs = np.column_stack([np.arange(30), np.arange(30) // 6])
+    scores[pairs[:, 0], pairs[:, 1]] = 0.95
+    np.save("public.npy", scores)
+    np.save("relevant.npy", pairs)
+    public = ("--public-scores", "public.npy", "--public-relevant", "relevant.npy", "--k", 3)
+    code, out, _ = run(*BASE, *CERTAIN, *public, "--json")
+    assert code == 0
+    worth = json.loads(out)["worth"]
+    assert worth.startswith("Predicted to find 0.17")  # one in six, because a record answers one query
+    assert "Simulated on 30 public queries in a row" in worth
+
+
+@pytest.mark.usefixtures("folder")
 def test_texts_without_a_ledger(run: Any) -> None:
     """The certificate states them, and that no ledger was charged."""
     code, out, err = run(*BASE, *CERTAIN, "--dataset", "people", "--who", "ada", "--why", "pilot")
@@ -99,7 +144,7 @@ def test_ids_and_identities(run: Any) -> None:
     """Hits have the given ids, or are identities."""
     code, out, _ = run(*BASE, *CERTAIN, "--ids", "names.txt")
     assert code == 0
-    assert "query 0         person 3 (0.950)" in out
+    assert "query 0         person 3 (place 0.950)" in out
     sure = ("--epsilon", 160, "--hits", 1, "--cut", 0.6)
     found = read_ids(run(*BASE[:-1], "two.hits", *sure, "--labels", "labels.npy", "--centroids", "--seed", 1, "--json"))
     assert found == [[1]]  # records 2 and 3; another seed misses it in 1.8 % of the rounds

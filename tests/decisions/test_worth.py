@@ -219,7 +219,7 @@ class TestPrediction:
         )
 
     def test_batch(self, public: QueryScores) -> None:
-        batch = ss.release_batch(ROWS, QUERIES[:20], epsilon=10, k=5, rng=1)
+        batch = ss.release_batch(ROWS, QUERIES[:20], epsilon=5, k=5, rng=1)
         worth = batch.worth(5, public_scores=public)
         assert 0.5 < worth.recall < worth.clean
         weak = ss.release_batch(ROWS, QUERIES[:20], epsilon=2, k=5, rng=1).worth(5, public_scores=public)

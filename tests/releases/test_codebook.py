@@ -16,7 +16,7 @@ import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.response import SetResponse
 from scoreshield.releases import codebook as module
-from scoreshield.releases.codebook import CodebookRelease, PublicCodebook
+from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
 
 Array = np.ndarray
 
@@ -210,6 +210,17 @@ class TestTrial:
         assert "codes of 1 codeword keep" in str(trial)
         assert trial.chance == 10 / 300
         assert 0 < trial.error < 0.05
+
+    def test_better_than_privunit_and_mostly_noise(self) -> None:
+        """A codebook that keeps a tenth of the clean answers is not approved, although PrivUnit keeps less."""
+        facts = {"epsilon": 20.0, "k": 4, "records": 2_000, "queries": 100, "code_size": 2}
+        shares = {"error": 0.005, "without_codebook": 0.043, "chance": 0.002, "has_public_records": True}
+        weak, good = (CodebookTrial(**facts, recall=recall, **shares) for recall in (0.092, 0.5))
+        assert weak.is_useful is False
+        assert "serves this domain" not in weak.verdict
+        assert "only 0.09 of the clean answers" in weak.verdict
+        assert good.is_useful
+        assert good.verdict == "The codebook serves this domain."
 
     def test_without_public_records_there_is_no_verdict(self, book: PublicCodebook, domain: Array) -> None:
         """A codebook of another domain keeps much of its own records, so its trial on them decides nothing."""

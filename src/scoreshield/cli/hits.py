@@ -20,6 +20,7 @@ from scoreshield.cli.options import (
     Json,
     Levels,
     QueryArray,
+    WorthOptions,
     expand_groups,
 )
 from scoreshield.cli.output import check_not_input, find_ledger_file, read_ids, read_query, say
@@ -28,6 +29,9 @@ from scoreshield.report.certificate import describe_verdict
 
 if TYPE_CHECKING:
     from scoreshield.search import Hits
+
+#: What the released number of a hit is.
+_PLACES = "The middle of the public level that was released for a hit: it ranks the hit, and is no cosine."
 
 EXAMPLE = "scoreshield hits docs.npy --query q.npy --epsilon 32 --file docs.hits --k 5"
 
@@ -61,12 +65,14 @@ def hits_command(
     array: Array = None,
     query_array: QueryArray = None,
     identities: IdentityOptions,
+    worth: WorthOptions,
     charge: ChargeOptions,
     as_json: Json = False,
 ) -> None:
     """Name the records that are near a query: one charge for all queries, a few true answers of each record.
 
-    Ask queries together, in one file: a query that is asked again by another command uses hits again.
+    Ask queries together, in one file: a query that is asked again by another command uses hits again. Each hit has a
+    place: the middle of the level that was released, which ranks it and is no cosine.
     """
     from scoreshield.search import PrivateSearch  # loaded here, so that other commands start sooner
     from scoreshield.stores import ArrayStore
@@ -83,25 +89,33 @@ def hits_command(
         mode="hits",
         epsilon=epsilon,
         file=file,
+        k=k,
         hits=hits,
         cuts=ss.PublicLevels.load(levels) if levels is not None else cut,
         names=names,
         adjacency=ss.NullRecord() if null_record else None,
         identity_of=identities.map_ids(store.ids()),
         centroids=identities.centroids,
+        public_scores=worth.read_scores(),
+        require_recall=worth.require_recall,
         ledger=charge.open_account(),
         rng=charge.seed,
     )
+    assert search.worth is not None  # that of a hit budget is always predicted
     guarantee = charge.annotate(search.guarantee)
     answers = search.search_batch(queries, k)
     if as_json:
         facts = {"file": str(file), "is_new": is_new, "hits": [_to_facts(answer) for answer in answers]}
-        typer.echo(json.dumps({**facts, **describe_verdict(guarantee)}))
+        more = {"scores_are": _PLACES, "worth": search.worth.sentence}
+        typer.echo(json.dumps({**facts, **more, **describe_verdict(guarantee)}))
         return
     say(str(guarantee))
     say(f"counters        {file}, {'new: epsilon was charged now' if is_new else 'charged before'}")
+    say(f"worth           {search.worth.sentence}")
     for number, answer in enumerate(answers):
         say(f"query {number:<9} {_describe(answer)}")
+    if any(answer.ids for answer in answers):
+        say(f"place           {_PLACES}")
 
 
 def _to_facts(answer: Hits) -> dict[str, Any]:
@@ -111,5 +125,5 @@ def _to_facts(answer: Hits) -> dict[str, Any]:
 
 def _describe(answer: Hits) -> str:
     facts = _to_facts(answer)
-    named = [f"{one} ({score:.3f})" for one, score in zip(facts["ids"], facts["scores"], strict=True)]
+    named = [f"{one} (place {score:.3f})" for one, score in zip(facts["ids"], facts["scores"], strict=True)]
     return ", ".join(named) or "no record was named"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -66,6 +67,8 @@ _MOST_RELEVANT = 256
 _MANY = 10**9
 #: The most relevant records of one query that are followed one by one.
 _MOST_PER_QUERY = 16
+#: The most public queries, and the most of their scores, that are kept as a matrix.
+_MOST_JOINT, _MOST_JOINT_SCORES = 400, 2**24
 #: How far the relevant scores of another collection may lie from those that ship.
 _DOUBT = 0.05
 #: Multiples of it are spread evenly, modulo one.
@@ -86,6 +89,50 @@ class Prediction(NamedTuple):
     error: float
 
 
+@dataclass(frozen=True, eq=False)
+class JointScores:
+    """The public scores of some queries with the same records, for simulations of what queries share.
+
+    Attributes:
+        scores: (queries, records), at most 400 queries and 2^24 scores: of more, some that are spread evenly.
+        pairs: (m, 2): a query and a record that answers it, in the order of the queries.
+    """
+
+    scores: NDArray[np.float32]
+    pairs: NDArray[np.int64]
+
+    @classmethod
+    def choose(cls, matrix: NDArray[Any], pairs: NDArray[np.int64]) -> JointScores:
+        """Keep some queries of a matrix, which all have a relevant record, and the records that answer them."""
+        number = min(len(matrix), _MOST_JOINT)
+        chosen = np.linspace(0, len(matrix) - 1, number).round().astype(np.intp)
+        place = np.full(len(matrix), -1)
+        place[chosen] = np.arange(number)
+        kept = pairs[place[pairs[:, 0]] >= 0]
+        columns = np.arange(matrix.shape[1])
+        if number * len(columns) > _MOST_JOINT_SCORES:
+            needed = np.unique(kept[:, 1])
+            others = np.setdiff1d(columns, needed)
+            count = min(max(_MOST_JOINT_SCORES // number - len(needed), 0), len(others))
+            spread = np.linspace(0, max(len(others) - 1, 0), count).round().astype(np.intp)
+            columns = np.union1d(needed, others[spread])
+        found = np.column_stack([place[kept[:, 0]], np.searchsorted(columns, kept[:, 1])])
+        scores = matrix[np.ix_(chosen, columns)].astype(np.float32)
+        return cls(scores, found[np.argsort(found[:, 0], kind="stable")])
+
+    def find_relevant(self, query: int) -> NDArray[np.intp]:
+        """Find the records that answer a query."""
+        first, last = np.searchsorted(self.pairs[:, 0], [query, query + 1])
+        return self.pairs[first:last, 1].astype(np.intp)
+
+    @cached_property
+    def groups(self) -> NDArray[np.intp]:
+        """The best relevant record of each query. Queries that want the same one are a group."""
+        found = [self.find_relevant(query) for query in range(len(self.scores))]
+        best = [one[np.argmax(row[one])] for row, one in zip(self.scores, found, strict=True)]
+        return np.array(best, dtype=np.intp)
+
+
 class QueryScores:
     """What the scores of public queries look like, for predictions of recall.
 
@@ -100,6 +147,8 @@ class QueryScores:
         is_pooled: Whether the scores of all queries are one population, so that differences between queries are
             unknown.
         origin: Where the scores come from.
+        joint: The scores as a matrix, which shows what queries share; None where they are pooled, or known by ranks, or
+            a part of the queries.
 
     Raises:
         InvalidInput: The scores are not cosines, too few, all equal, or the relevant ones lie below the others.
@@ -109,6 +158,7 @@ class QueryScores:
     queries: int
     is_pooled: bool
     origin: str
+    joint: JointScores | None = None
     #: The number of public queries that were sampled, where those kept stand for more; 0 for the number kept.
     _sampled: int = 0
     #: How far relevant scores may lie from these, relative to the irrelevant ones: 0 where queries are known.
@@ -126,6 +176,7 @@ class QueryScores:
             raise InvalidParameter("relevant", f"must have at least {LEAST_SCORES} pairs. Got {len(pairs)}.")
         rows = matrix[kept].astype(np.float64)
         np.clip(rows, -1, 1, out=rows)
+        self.joint = JointScores.choose(rows, np.column_stack([places, pairs[:, 1]]))
         pairs, places = _limit_relevant(rows, pairs, places)
         own = rows[places, pairs[:, 1]]
         is_other = np.ones(rows.shape, dtype=np.bool_)
@@ -241,6 +292,7 @@ class QueryScores:
     def choose_queries(self, chosen: NDArray[Any]) -> QueryScores:
         """Keep some queries; of pooled scores, some of the relevant ones."""
         part = copy.copy(self)
+        part.joint = None
         if self.is_pooled:
             kept, counts, query = chosen, self._counts, self._query[chosen]
         else:
@@ -254,6 +306,7 @@ class QueryScores:
     def shift(self, distance: float) -> QueryScores:
         """Move all scores by a distance, as another population may lie. They stay in [-1, 1]."""
         part = copy.copy(self)
+        part.joint = None
         part._low, part._own = self._low + distance, np.clip(self._own + distance, -1.0, 1.0)
         return part
 

@@ -1,8 +1,8 @@
 """The mechanisms that answer many queries for one epsilon, with their predicted recall.
 
 An index answers any query: its noise on a score is known, and the recall follows as for noise on scores. A batch and a
-hit budget depend on which records answer several queries, so they are simulated in research mode on the public matrix
-of scores, which costs nothing. A codebook is tried on public queries.
+hit budget depend on which records answer several queries, so they are simulated on the public matrix of scores
+(`scoreshield.decisions.simulation`), as `.worth` of a search is. A codebook is tried on public queries.
 """
 
 from __future__ import annotations
@@ -18,32 +18,28 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from scoreshield.decisions.queries import Prediction
+from scoreshield.decisions.simulation import simulate_hits
 from scoreshield.plan.candidates import Candidate, make_candidate, make_unit_profiles, write_gaussian_budget
 from scoreshield.plan.contracts import round_budget_down
 from scoreshield.plan.search_candidates import RecallNeed
-from scoreshield.privacy.hit_budget import HitBudget, name_records
+from scoreshield.privacy.adjacency import Replacement
+from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.privunit import LARGEST_EPSILON, SMALLEST_EPSILON, PrivUnit
 from scoreshield.privacy.profiles import GaussianProfile, PureProfile
-from scoreshield.privacy.response import Symbols
-from scoreshield.privacy.sampling.stream import open_stream
-from scoreshield.releases.batch import BatchAlphabet, PublicLevels
+from scoreshield.releases.batch import BatchAlphabet, PublicLevels, simulate_public_batch
 from scoreshield.releases.codebook import PublicCodebook
-from scoreshield.search.hits import HIT_CUTS
+from scoreshield.search.hits import HIT_CUTS, count_enough_names
 
 Float = NDArray[np.float64]
-Pairs = NDArray[np.int64]
 
-#: The most public queries that a simulation answers.
-_MOST_QUERIES = 400
-_REPEATS = 3
 #: How many heights of a released direction are followed, in the cap and outside.
 _HEIGHTS = 6
 
 
 def predict_query_sets(
     need: RecallNeed,
-    pairs: Pairs | None,
+    pairs: NDArray[np.int64] | None,
     dimension: int | None,
     codebook: PublicCodebook | None,
     public_queries: ArrayLike | None,
@@ -59,9 +55,9 @@ def predict_query_sets(
     """
     if dimension is not None:
         yield from _predict_indexes(need, dimension, codebook)
-    yield _predict_batch(need, pairs)
-    if need.scores is not None and pairs is not None:
-        yield _predict_hits(need, need.scores, pairs)
+    yield _predict_batch(need)
+    if pairs is not None:
+        yield _predict_hits(need)
     if codebook is not None and public_queries is not None:
         yield _predict_codebook(need, codebook, public_queries)
 
@@ -139,12 +135,13 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
             shifted=(0.0, 0.0),
         )
         whole = round_budget_down(contract.epsilon) if contract.calibration != "attack" else 0.0
+        delta = round_budget_down(contract.delta)
         if codebook is not None and contract.delta > 0 and whole > 10:
             center = codebook.vectors.mean(axis=0, dtype=np.float64)
             stretch = math.sqrt(max(1 - float(center @ center), 0.05))
             yield make_candidate(
                 "privunit index with a private center",
-                f'release_index(rows, epsilon={whole:.6g}, delta={round_budget_down(contract.delta):.6g}, center="private")',
+                f'release_index(rows, epsilon={whole:.6g}, delta={delta:.6g}, center="private")',
                 need.predict(
                     IndexScores(PrivUnit.calibrate(dimension, whole - min(0.5, whole / 10)), dimension, stretch)
                 ),
@@ -167,7 +164,7 @@ def _predict_indexes(need: RecallNeed, dimension: int, codebook: PublicCodebook 
         )
 
 
-def _predict_batch(need: RecallNeed, pairs: Pairs | None) -> Candidate:
+def _predict_batch(need: RecallNeed) -> Candidate:
     """A batch: simulated on the public matrix, and scaled to other numbers of queries and records by its worth."""
     epsilon = need.contract.find_call_epsilon()
     levels = None if need.scores is None or need.scores.shape[1] < 50 else PublicLevels.fit(need.scores)
@@ -175,15 +172,15 @@ def _predict_batch(need: RecallNeed, pairs: Pairs | None) -> Candidate:
         epsilon=epsilon, records=need.records, queries=need.queries, k=need.k, levels=levels
     )
     clean = need.predict(0)
-    worth = alphabet.estimate_worth(need.k)
-    if need.scores is None or pairs is None:
-        note = "estimated from the clean recall and the size of the batch"
+    if need.known.joint is None:
+        note = "estimated from the clean recall and the size of the batch; queries that want the same records find less"
+        worth = alphabet.estimate_worth(need.k)
         prediction = Prediction(clean.value * worth, math.hypot(clean.error, 0.15 * clean.value))
     else:
-        shares, known = _simulate_batch(need, epsilon, need.scores, pairs, levels)
-        value = min(clean.value, float(shares.mean()) * worth / known)
+        details = alphabet.state_guarantee(Replacement(), epsilon, "research").details
+        simulated, factor = simulate_public_batch(details, need.known, records=need.records, k=need.k)
         note = "simulated on the public scores"
-        prediction = _state_error(need, shares, value, abs(value - float(shares.mean())) / 2)
+        prediction = simulated.predict(clean.value, asked=need.asked, factor=factor)
     chosen = "" if levels is None else ", levels=PublicLevels.fit(public_scores)"
     return make_candidate(
         "batch",
@@ -195,72 +192,27 @@ def _predict_batch(need: RecallNeed, pairs: Pairs | None) -> Candidate:
     )
 
 
-def _simulate_batch(
-    need: RecallNeed, epsilon: float, scores: Float, pairs: Pairs, levels: PublicLevels | None
-) -> tuple[Float, float]:
-    """Answer a batch of public queries; return the recall of each, and the worth of this batch."""
-    asked = _choose_queries(need, pairs)
-    rows, n = scores[asked], scores.shape[1]
-    alphabet = BatchAlphabet.choose(epsilon=epsilon, records=n, queries=len(asked), k=need.k, levels=levels)
-    size, cuts = alphabet.response.size, np.array(alphabet.cuts)
-    best = np.argsort(-rows, axis=0, kind="stable")[:size].T
-    found = np.searchsorted(cuts, np.take_along_axis(rows.T, best, 1), side="right") - 1
-    if alphabet.response.has_bottom:
-        best = np.where(found == -1, -1, best)
-    else:
-        found = np.maximum(found, 0)
-    shares = np.zeros(len(asked))
-    for repeat in range(_REPEATS):
-        rng = np.random.default_rng([repeat, len(asked)])
-        drawn = alphabet.response.release(open_stream(rng), Symbols(best.astype(np.int64), found.astype(np.int64)))
-        for place, query in enumerate(asked):
-            is_named = drawn.names == place
-            named = np.flatnonzero(is_named.any(axis=1))
-            height = np.where(is_named[named], drawn.levels[named], -1).max(axis=1, initial=-1)
-            first = named[np.lexsort((rng.random(len(named)), -height))][: need.k]
-            shares[place] += np.isin(pairs[pairs[:, 0] == query, 1], first).mean() / _REPEATS
-    return shares, max(alphabet.estimate_worth(need.k), 1e-3)
-
-
-def _predict_hits(need: RecallNeed, scores: Float, pairs: Pairs) -> Candidate:
+def _predict_hits(need: RecallNeed) -> Candidate:
     """A hit budget: simulated on public queries in a row."""
     epsilon = need.contract.find_call_epsilon()
-    budget, n = HitBudget.choose(epsilon, need.records), scores.shape[1]
-    asked, cuts = _choose_queries(need, pairs), np.array(HIT_CUTS)
-    enough = math.ceil(need.k * min(1.0, budget.hits / 4))
-    shares, used = np.zeros(len(asked)), np.zeros(n, dtype=np.uint8)
-    rng = np.random.default_rng(len(asked))
-    stream = open_stream(rng)
-    is_asked = np.ones(n, dtype=np.bool_)
-    for place, query in enumerate(asked):
-        levels = np.searchsorted(cuts, scores[query], side="left").astype(np.int64)
-        named = name_records(budget, stream, levels, used, is_asked, rounds=len(cuts), enough=enough)
-        order = np.lexsort(np.stack([rng.random(n), -named]))
-        first = order[: min(need.k, np.count_nonzero(named))]
-        shares[place] = np.isin(pairs[pairs[:, 0] == query, 1], first).mean()
-    value = float(shares.mean())
+    budget = HitBudget.choose(epsilon, need.records)
+    simulated = simulate_hits(
+        need.known,
+        budget,
+        HIT_CUTS,
+        records=need.records,
+        k=need.k,
+        enough=count_enough_names(budget, need.k),
+        queries=need.queries,
+    )
     return make_candidate(
         "hit budget",
         f'PrivateSearch(store, epsilon={epsilon:.6g}, mode="hits")',
-        _state_error(need, shares, value, 0.0),
+        simulated.predict(need.predict(0).value, asked=need.asked),
         PureProfile(epsilon),
         need.contract,
-        note=f"simulated on {len(asked):,} public queries in a row, with {n:,} public records",
+        note=f"simulated on {simulated.queries:,} public queries in a row",
     )
-
-
-def _choose_queries(need: RecallNeed, pairs: Pairs) -> Pairs:
-    """Some public queries with relevant records, at most as many as will be asked."""
-    known = np.unique(pairs[:, 0])
-    number = min(need.queries, len(known), _MOST_QUERIES)
-    return known[np.linspace(0, len(known) - 1, number).round().astype(np.intp)]
-
-
-def _state_error(need: RecallNeed, shares: Float, value: float, further: float) -> Prediction:
-    """The error of a simulated recall: public queries, the queries asked, and what scaling adds."""
-    variance = float(shares.var(ddof=1)) if len(shares) > 1 else 0.25
-    sampling = 1.645 * math.sqrt(variance * (1 / len(shares) + 1 / need.asked))
-    return Prediction(value, math.hypot(sampling, further, 1.645**2 / (2 * need.asked)))
 
 
 def _predict_codebook(need: RecallNeed, codebook: PublicCodebook, public_queries: ArrayLike) -> Candidate:

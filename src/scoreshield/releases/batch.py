@@ -9,7 +9,7 @@ true less often. `BatchAlphabet` chooses both from public facts. docs/proofs/bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
@@ -24,6 +24,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
 from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.simulation import ASKED, Simulation, add_note, simulate_batch, state_simulated_worth
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
@@ -54,6 +55,13 @@ _LEAST_SPREAD = 1e-4
 _FARTHEST = 3.0
 #: The number of cuts of a hit budget, and how many steps the first and the last lie above the expected 10th best score.
 _HIT_CUTS, _HIT_ENDS = 14, (-1.08, 7.54)
+#: Without public scores of each query, the share that a batch keeps may be smaller than its estimate by this part of
+#: it: five queries that want the same record share its name.
+_SHARED_ERROR = 0.8
+_SHARED_NOTE = (
+    "Records that several queries of the batch want are shared among those queries, and the prediction does not know "
+    "how many want the same ones; public scores of each query (QueryScores) do."
+)
 _KIND = "public levels"
 
 
@@ -486,12 +494,57 @@ def release_batch(
 
 
 def predict_batch_worth(guarantee: Guarantee, dimension: int, k: int, public_scores: QueryScores | None) -> Worth:
-    """Predict the worth of a batch from its guarantee: the estimated share of the clean recall that remains."""
-    details, records = guarantee.details, guarantee.shape[0]
-    share = _estimate_share(
-        details["epsilon_per_record"], records, details["queries"], k, details["names_per_record"], details["levels"]
+    """Predict the worth of a batch from its guarantee.
+
+    With the caller's public scores of each query, the batch is simulated on them. Otherwise the share of the clean
+    recall that remains is estimated, and the error covers that the share is a fifth of the estimate: several queries of
+    the batch may want the same records.
+    """
+    details, records, queries = guarantee.details, guarantee.shape[0], guarantee.details["queries"]
+    if public_scores is None or public_scores.joint is None:
+        estimate = min(_estimate_share_of(details, records, queries, k), 1.0)
+        worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, share=estimate)
+        return worth if queries == 1 else add_note(worth, _SHARED_NOTE, further=_SHARED_ERROR * worth.recall)
+    simulated, factor = simulate_public_batch(details, public_scores, records=records, k=k)
+    note = f"Simulated on batches of {simulated.queries:,} public queries"
+    if simulated.queries < queries:
+        note += f", and estimated from there for {queries:,}"
+    asked = min(queries, ASKED)
+    return state_simulated_worth(
+        simulated, public_scores, k=k, records=records, asked=asked, factor=factor, note=f"{note}."
     )
-    return predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, share=min(share, 1.0))
+
+
+def simulate_public_batch(
+    details: Mapping[str, Any], public_scores: QueryScores, *, records: int, k: int
+) -> tuple[Simulation, float]:
+    """Simulate a batch on public scores that are known as a matrix.
+
+    Args:
+        details: Those of the guarantee of the batch.
+        public_scores: The public scores.
+        records: The number of private records.
+        k: How many records are returned for a query.
+
+    Returns:
+        The simulation, and the estimated change from its numbers of queries and records to those of the batch.
+    """
+    assert public_scores.joint is not None
+    queries = min(details["queries"], len(public_scores.joint.scores))
+    size = min(details["names_per_record"], queries)
+    response = SetResponse(
+        details["epsilon_per_record"], queries, size, details["levels"], has_bottom=details["has_bottom"]
+    )
+    simulated = simulate_batch(public_scores, response, details["cuts"], records=records, k=k)
+    here = _estimate_share_of(details, simulated.records, simulated.queries, k)
+    # More records are found less often without privacy too, and that is in the clean recall.
+    return simulated, _estimate_share_of(details, records, details["queries"], k) / max(here, 1e-3)
+
+
+def _estimate_share_of(details: Mapping[str, Any], records: int, queries: int, k: int) -> float:
+    """Estimate the share of the clean recall that a batch keeps, for other numbers of records or queries."""
+    size = min(details["names_per_record"], queries)
+    return _estimate_share(details["epsilon_per_record"], records, queries, k, size, details["levels"])
 
 
 def check_batch_worth(

@@ -26,7 +26,7 @@ from scoreshield._types import Rng
 from scoreshield._validation import check_count, check_epsilon, optional, validate, whole_from
 from scoreshield.decisions.laws import TableLaw, make_binned_table
 from scoreshield.decisions.queries import QueryScores
-from scoreshield.decisions.worth import Worth
+from scoreshield.decisions.worth import USEFUL_SHARE, Worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -378,12 +378,17 @@ class CodebookTrial:
 
     @property
     def is_useful(self) -> bool | None:
-        """Whether it keeps more than PrivUnit, beyond three standard errors, and more than twice what chance keeps.
+        """Whether it keeps at least half of the clean answers, and clearly more than PrivUnit and chance.
 
+        Clearly more than PrivUnit is beyond three standard errors; clearly more than chance is also twice as much.
         None without public records: a codebook serves its own domain even where it is useless for other records.
         """
         if not self.has_public_records:
             return None
+        return self._is_better and self.recall >= USEFUL_SHARE
+
+    @property
+    def _is_better(self) -> bool:
         return self.recall - 3 * self.error > max(self.without_codebook, 2 * self.chance)
 
     @property
@@ -396,6 +401,11 @@ class CodebookTrial:
             )
         if self.is_useful:
             return "The codebook serves this domain."
+        if self._is_better:
+            return (
+                f"The codebook keeps more than PrivUnit, and only {self.recall:.2f} of the clean answers: the ranking "
+                "would be MOSTLY NOISE. Use a larger epsilon, or vectors that are nearer to the records."
+            )
         return (
             "The codebook is USELESS here: it does not keep clearly more than PrivUnit, or not more than twice what "
             "chance keeps. Use vectors of the domain of the records, or no codebook."

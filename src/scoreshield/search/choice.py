@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
-from scoreshield.decisions.worth import Worth, predict_worth
+from scoreshield.decisions.worth import PREDICTED, Worth, find_population, predict_worth
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry.embeddings import as_queries
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Identity, NullRecord, check_score_range
@@ -25,7 +26,7 @@ from scoreshield.releases.index_plan import MECHANISMS
 from scoreshield.releases.matches import prepare_matches
 from scoreshield.releases.scores import SCORE_MECHANISMS, prepare_scores
 from scoreshield.search.base import Float, Mode, SearchOptions
-from scoreshield.search.hits import HitSearch, choose_cuts, state_guarantee
+from scoreshield.search.hits import HitSearch, choose_cuts, predict_hits_worth, state_guarantee
 from scoreshield.search.index import IndexSearch
 from scoreshield.search.index_files import resolve_path
 from scoreshield.search.known_queries import BatchSearch
@@ -93,7 +94,8 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
 
     Each mode's release is prepared for public rows of the same shape, so that no record can enter the choice. Of the
     modes that are predicted to find nearly as much as the best, and as much as the caller requires, the one that spends
-    least is taken: an index, then a hit budget, a batch, and single queries.
+    least is taken: an index, then a hit budget, a batch, and single queries. An index over a codebook counts with the
+    lower end of its prediction.
 
     Raises:
         InvalidInput: An argument is bad, whether or not the mode that would be picked takes it; or no way is left.
@@ -122,11 +124,12 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
             ruled_out.append(f"{name} is ruled out by {why}")
     if not found:
         raise InvalidInput(f"No mode is left for mode='auto': {', and '.join(ruled_out)}.")
-    best = max(one.recall for one, *_ in found)
+    sure = {name: _find_sure_recall(one, trial, dimension) for one, name, _, trial in found}
+    best = max(sure.values())
     enough = max(_NEARLY_BEST * best, min(best, options.require_recall or 0.0))
-    worth, name, mode, chosen = next(one for one in found if one[0].recall >= enough)  # the cheapest come first
+    worth, name, mode, chosen = next(one for one in found if sure[one[1]] >= enough)  # the cheapest come first
     found.sort(key=lambda one: -one[0].recall)
-    others = [f"{other} {one.recall:.2f}" for one, other, _, _ in found if other != name]
+    others = [_describe_other(one, other, sure[other]) for one, other, _, _ in found if other != name]
     compared = f" ({', '.join(others)})" if others else ", the only way that the arguments allow"
     price = f"each query costs epsilon {options.epsilon:g}" if mode in ("query", "screening") else "one charge"
     unused = ["'file' is not used"] if options.file is not None and chosen.file is None else []
@@ -137,6 +140,24 @@ def choose_mode(options: SearchOptions, records: PinnedStore, identities: Identi
     )
     candidates = tuple((other, one) for one, other, _, _ in found)
     return ModeChoice(mode, worth, sentence, candidates, replace(chosen, is_picked=True))
+
+
+def _find_sure_recall(worth: Worth, trial: SearchOptions, dimension: int) -> float:
+    """Find the recall that a way is compared by: the predicted one, and of a codebook the lower end of its error.
+
+    What a codebook keeps of the private records is unknown, because it was not tried on them. How far the population
+    may lie from the public scores is left out of this error: it is the same for every way.
+    """
+    if trial.codebook is None:
+        return worth.recall
+    spread = find_population(trial.public_scores, dimension).spread
+    shared = float(np.interp(worth.recall, PREDICTED, spread))
+    return max(worth.recall - math.sqrt(max(worth.error**2 - shared**2, 0.0)), 0.0)
+
+
+def _describe_other(worth: Worth, name: str, sure: float) -> str:
+    """Describe a way that was not picked."""
+    return f"{name} {worth.recall:.2f}" if sure == worth.recall else f"{name} {worth.recall:.2f}, or only {sure:.2f}"
 
 
 def _check_arguments(options: SearchOptions, dimension: int) -> None:
@@ -365,7 +386,7 @@ def _predict(
             budget = HitBudget.split(options.epsilon, 1 if options.hits is None else options.hits, is_null=is_null)
             cuts = choose_cuts(options.cuts, names)
             promise = state_guarantee(budget, cuts, adjacency, names, options.epsilon, 0)
-            return promise, predict_worth(promise, k=k, dimension=dimension, public_scores=public)
+            return promise, predict_hits_worth(promise, dimension, k, public, names=options.names)
         case "screening":
             assert options.threshold is not None
             screened = prepare_matches(

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
+from scoreshield.decisions.queries import QueryScores
+from scoreshield.decisions.simulation import ASKED, add_note, simulate_hits, state_simulated_worth
 from scoreshield.decisions.worth import Worth, predict_worth
 from scoreshield.errors import InvalidInput, StoreError
 from scoreshield.geometry import embeddings as _embeddings
@@ -49,6 +51,11 @@ T = TypeVar("T")
 HIT_CUTS: tuple[float, ...] = tuple(round(0.30 + 0.035 * step, 3) for step in range(14))
 #: With fewer hits than this, a query stops at a part of the k names that it is asked for.
 _HITS_FOR_K = 4
+#: What the prediction says where it does not know which records several queries want.
+_FIRST_NOTE = (
+    "This is about the first query: later queries find fewer of the records that several queries want, and public "
+    "scores of each query (QueryScores) show how many."
+)
 #: The most levels above the bottom.
 _MOST_CUTS = 100
 #: The step of the grid of released values.
@@ -223,12 +230,15 @@ class HitSearch(BaseSearch):
     def _find_worth(self, k: int) -> Worth:
         """Predict the worth of a query that asks for k records, once for each k."""
         if k not in self._worths:
-            public = self._options.public_scores
-            self._worths[k] = predict_worth(self._guarantee, k=k, dimension=self.dimension, public_scores=public)
+            self._worths[k] = self._predict(self._guarantee, k)
         return self._worths[k]
 
+    def _predict(self, guarantee: Guarantee, k: int) -> Worth:
+        options = self._options
+        return predict_hits_worth(guarantee, self.dimension, k, options.public_scores, names=options.names)
+
     def _check_worth(self) -> None:
-        """Warn before the charge where the first query would be answered mostly by false names."""
+        """Warn before the charge where queries would be answered mostly by false names."""
         options, worth = self._options, self._worth
         assert worth is not None
         adviser = Adviser(
@@ -253,7 +263,7 @@ class HitSearch(BaseSearch):
         options, promised = self._options, self._guarantee.adjacency
         budget = self._choose_budget(epsilon)
         guarantee = state_guarantee(budget, self._cuts, promised, len(self._names), epsilon, options.rng)
-        return predict_worth(guarantee, k=options.k, dimension=self.dimension, public_scores=options.public_scores)
+        return self._predict(guarantee, options.k)
 
     def _check_header(self, facts: Mapping[str, Any], path: Path) -> None:
         """Raise an error unless the counters in a file are of this search."""
@@ -317,7 +327,7 @@ class HitSearch(BaseSearch):
             is_asked = np.ones(len(self._names), dtype=bool)
         enough = self._options.names
         if enough is None:  # chosen on the same public data as the cuts: one query must not use up few hits
-            enough = math.ceil(hit_filter.k * min(1.0, self._budget.hits / _HITS_FOR_K))
+            enough = count_enough_names(self._budget, hit_filter.k)
         mask = hashlib.sha256(is_asked.tobytes()).digest()
         keys = [hashlib.sha256(query.tobytes() + mask + enough.to_bytes(8, "big")).digest() for query in queries]
         known = {key: self._answers[key] for key in keys if key in self._answers}
@@ -369,6 +379,52 @@ class HitSearch(BaseSearch):
         ids = tuple(self._names[place] for place in places)
         worth = self._find_worth(min(hit_filter.k, self._options.k))
         return Hits(ids, values, values.copy(), self._guarantee, self.version, None, worth)
+
+
+def count_enough_names(budget: HitBudget, k: int) -> int:
+    """Count the names that end a query for k records. With few hits a query names fewer than it is asked for."""
+    return math.ceil(k * min(1.0, budget.hits / _HITS_FOR_K))
+
+
+def predict_hits_worth(
+    guarantee: Guarantee,
+    dimension: int,
+    k: int,
+    public_scores: QueryScores | None,
+    *,
+    names: int | None = None,
+    queries: int = ASKED,
+) -> Worth:
+    """Predict the worth of a hit budget from its guarantee.
+
+    With the caller's public scores of each query, queries in a row are simulated on them. Otherwise the prediction is
+    that of the first query, and its sentence says so.
+
+    Args:
+        guarantee: Of the search.
+        dimension: Of the embeddings.
+        k: How many records are returned for a query at most.
+        public_scores: The caller's public scores.
+        names: How many names end a query; None where it is chosen.
+        queries: How many queries are asked in a row.
+    """
+    details, records = guarantee.details, guarantee.shape[0]
+    if public_scores is None or public_scores.joint is None:
+        worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores)
+        return add_note(worth, _FIRST_NOTE)
+    budget = HitBudget(details["hits"], details["hit_epsilon"], details["miss_epsilon"])
+    simulated = simulate_hits(
+        public_scores,
+        budget,
+        details["cuts"],
+        records=records,
+        k=k,
+        enough=count_enough_names(budget, k) if names is None else names,
+        queries=queries,
+    )
+    many = f"{simulated.queries:,} public queries in a row"
+    note = f"Simulated on {many}: each record answers at most {budget.hits:,} of them truly."
+    return state_simulated_worth(simulated, public_scores, k=k, records=records, asked=simulated.queries, note=note)
 
 
 def _reorder(scores: Float, places: NDArray[np.intp] | None) -> Float:
