@@ -260,7 +260,7 @@ class QueryScores:
                 raise ValueError("a query is out of range")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             why = _loading.describe_error(error).rstrip(".")
-            raise InvalidInput(f"These are no valid public scores, as QueryScores.to_dict writes them: {why}.") from None
+            raise InvalidInput(f"These are no valid public scores of QueryScores.to_dict: {why}.") from None
         made = cls.__new__(cls)
         made._low, made._width = low, width
         made._set_queries(counts, own, places, above, ties)

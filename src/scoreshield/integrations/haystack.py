@@ -164,7 +164,9 @@ class PrivateRetriever:
         """Return the parameters, for ``Pipeline.dumps``, without vectors and passwords.
 
         Public scores, level tables, windows, public levels and adjacencies are written with all their numbers, which
-        are public. Other objects raise an error that says what to do. A component that is loaded from them reads a saved index if there is a ``file``. Without one its first run makes
+        are public. Other objects raise an error that says what to do.
+
+        A component that is loaded from them reads a saved index if there is a ``file``. Without one its first run makes
         a new release, which is charged in full again.
         """
         options = {name: _option_to_plain(name, value) for name, value in self._options.items()}
@@ -352,8 +354,8 @@ def _option_to_plain(name: str, value: Any) -> Any:
         return asdict(value)
     if not isinstance(value, _SERIALISABLE):
         raise InvalidInput(
-            f"A PrivateRetriever with {name!r} given as a {type(value).__name__} is not serialised: leave it out of the "
-            "pipeline that is written, and add it in Python to the pipeline that was loaded."
+            f"A PrivateRetriever with {name!r} given as a {type(value).__name__} is not serialised: leave it out of "
+            "the pipeline that is written, and add it in Python to the pipeline that was loaded."
         )
     return value
 
