@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs audit mutate bench bench-quick clean
+.PHONY: demo test lint docs packages extras audit mutate bench bench-quick clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -23,6 +23,14 @@ lint: $(VENV)/.installed-dev
 # The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The packages for LangChain, LlamaIndex and Haystack: built, installed into empty environments and tested there.
+packages: $(BIN)/python
+	$(BIN)/python tools/build_packages.py
+
+# Each extra of a framework or store in an empty environment, where its page and its examples run.
+extras: $(VENV)/.installed-dev
+	$(BIN)/python tools/check_extras.py --install
 
 # Every mechanism and regime at three budgets, attacked: claimed epsilon, lower bound found, what would have been found.
 audit: $(VENV)/.installed-dev

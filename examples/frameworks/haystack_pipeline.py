@@ -1,6 +1,7 @@
 """A Haystack pipeline over private notes: one line changes. Nothing is downloaded.
 
 Run it with: python examples/frameworks/haystack_pipeline.py
+It needs: pip install 'scoreshield[haystack]'
 """
 
 import hashlib

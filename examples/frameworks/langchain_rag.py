@@ -1,7 +1,8 @@
 """A LangChain pipeline, before and after one line makes its retrieval private.
 
 The embedding model and the language model are stand-ins, so that nothing is downloaded.
-Run it with: python examples/frameworks/langchain_rag.py   (needs: pip install 'scoreshield[langchain]')
+Run it with: python examples/frameworks/langchain_rag.py
+It needs: pip install 'scoreshield[langchain]'
 """
 
 import re

@@ -1,6 +1,7 @@
 """Private search over a Chroma collection: one private index, made once, answers every query.
 
 Run it with: python examples/stores/chroma_collection.py
+It needs: pip install 'scoreshield[chroma]'
 """
 
 import chromadb

@@ -1,6 +1,7 @@
 """Search a FAISS index: its memory is viewed, not copied, and its approximate search is not used.
 
-Needs the 'faiss' extra. Run it with: python examples/stores/faiss_index.py
+Run it with: python examples/stores/faiss_index.py
+It needs: pip install 'scoreshield[faiss]'
 """
 
 import tempfile

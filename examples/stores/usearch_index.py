@@ -1,6 +1,7 @@
 """Search a usearch index, viewed from its file; the private index that is made of it is kept beside it.
 
-Needs the 'usearch' extra. Run it with: python examples/stores/usearch_index.py
+Run it with: python examples/stores/usearch_index.py
+It needs: pip install 'scoreshield[usearch]'
 """
 
 import tempfile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -204,3 +205,57 @@ def test_bad_pooled_scores() -> None:
     ):
         with pytest.raises(ss.InvalidInput, match=says):
             QueryScores.pool(*pair)
+
+
+# ---- Plain values.
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        KNOWN,
+        KNOWN.split()[0],
+        QueryScores.pool(SCORES[:, :50].ravel(), SCORES[PAIRS[:, 0], PAIRS[:, 1]], origin="pooled"),
+        QueryScores.default(),
+    ],
+    ids=["queries", "half", "pooled", "default"],
+)
+def test_plain_values_are_read_back(scores: QueryScores) -> None:
+    """What is written as JSON predicts the same when it is read."""
+    data = json.loads(json.dumps(scores.to_dict()))
+    back = QueryScores.from_dict(data)
+    assert back.to_dict() == data
+    assert repr(back) == repr(scores)
+    for law in (0, 0.15, ss.randomised_response(7.0, [0.2, 0.3, 0.4])):
+        assert back.predict_recall(law, k=5, records=3_000) == scores.predict_recall(law, k=5, records=3_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("kind", "tail shape", "another kind of object"),
+        ("records", 0, "records"),
+        ("queries", QUERIES + 1, "an array is damaged"),
+        ("queries", 2**50, "an array is too large"),
+        ("relevant", 3, "an array is damaged"),
+        ("is_pooled", True, "do not fit"),
+        ("origin", 3, "do not fit"),
+        ("sampled", -1, "sampled"),
+        ("doubt", -0.5, "out of range"),
+        ("width", 0.0, "out of range"),
+        ("width", math.nan, "width"),
+        ("counts", "%", "."),
+        ("counts", "AAAA", "an array is damaged"),
+        ("counts", None, "."),
+    ],
+)
+def test_damaged_plain_values(name: str, value: object, message: str) -> None:
+    """A damaged value raises an error of one sentence, also where another process would need much memory."""
+    with pytest.raises(ss.InvalidInput, match="no valid public scores") as caught:
+        QueryScores.from_dict({**KNOWN.to_dict(), name: value})
+    assert message in str(caught.value)
+    assert str(caught.value).endswith(".")
+    data = KNOWN.to_dict()
+    del data[name]
+    with pytest.raises(ss.InvalidInput, match="no valid public scores"):
+        QueryScores.from_dict(data)

@@ -28,6 +28,8 @@ from haystack.utils.filters import document_matches_filter
 from integrations import leak_cases
 from integrations.leak_detector import LeakDetector, catch
 
+import scoreshield as ss
+from scoreshield.decisions import QueryScores
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, StoreError
 from scoreshield.integrations.haystack import PrivateRetriever
 from scoreshield.privacy.ledger import Ledger
@@ -486,9 +488,77 @@ def test_every_parameter_survives() -> None:
     assert PrivateRetriever.from_dict(ranged.to_dict()).run(QUERY.tolist())["documents"]
 
 
+def public_scores() -> QueryScores:
+    """Scores of 30 public queries with 60 public records; record i answers query i."""
+    rng = np.random.default_rng(3)
+    scores = rng.uniform(-0.5, 0.5, (30, 60))
+    scores[np.arange(30), np.arange(30)] += 0.5
+    return QueryScores(scores, np.column_stack([np.arange(30), np.arange(30)]), origin="public notes")
+
+
+def serialised(retriever: PrivateRetriever) -> PrivateRetriever:
+    """Write the retriever to a pipeline's file and read it."""
+    made = Pipeline()
+    made.add_component("retriever", retriever)
+    return again(made).get_component("retriever")
+
+
+def test_serialised_public_scores() -> None:
+    """Public scores are written with the pipeline, and the loaded component predicts and answers the same."""
+    retriever = PrivateRetriever(store_of(), epsilon=6, mode="query", rng=3, public_scores=public_scores())
+    back = serialised(retriever)
+    assert back.to_dict() == retriever.to_dict()
+    first, second = (one.run(QUERY.tolist())["documents"] for one in (retriever, back))
+    assert [(one.id, one.meta, one.score) for one in first] == [(one.id, one.meta, one.score) for one in second]
+    default = PrivateRetriever(store_of(), epsilon=6, mode="query", rng=3)
+    default.warm_up()
+    assert back.search.worth == retriever.search.worth != default.search.worth
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "query", "mechanism": ss.randomised_response(2, [0.3, 0.5, 0.7])},
+        {"mode": "query", "mechanism": ss.AnchoredWindows(k=5)},
+        {"mode": "query", "mechanism": ss.AnchoredWindows(tail=ss.TailShape.default(4))},
+        {"mode": "hits", "hits": 2, "cuts": [0.1, 0.4, 0.6]},
+        {"mode": "hits", "hits": 2, "cuts": ss.PublicLevels(0.4, 0.3, 500, "a public corpus")},
+        {"mode": "hits", "hits": 2, "adjacency": ss.NullRecord()},
+    ],
+    ids=["level table", "windows", "windows of a shape", "cuts", "public levels", "adjacency"],
+)
+@pytest.mark.filterwarnings("ignore::scoreshield.errors.TailShapeWarning")  # its vectors have 384 dimensions
+def test_serialised_mechanisms(options: dict[str, Any]) -> None:
+    """Public tables and levels are written with the pipeline, and the same seed gives the same answer."""
+    retriever = PrivateRetriever(store_of(), epsilon=2, rng=5, **options)
+    back = serialised(retriever)
+    assert back.to_dict() == retriever.to_dict()
+    first, second = (one.run(QUERY.tolist(), top_k=3)["documents"] for one in (retriever, back))
+    assert [(one.id, one.score) for one in first] == [(one.id, one.score) for one in second]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("public_scores", {}, "no valid public scores"),
+        ("mechanism", {"name": "levels"}, "not a table of score levels"),
+        ("mechanism", {"name": "anchored", "tail": {}}, "not a tail shape"),
+        ("cuts", {"tenth": 0.1}, "no public levels: they need fiftieth, records, source, tenth"),
+        ("adjacency", {"kind": "none"}, "adjacency that this version does not support"),
+    ],
+)
+def test_damaged_parameters(name: str, value: dict[str, Any], message: str) -> None:
+    """A damaged object in a file raises an error of one sentence."""
+    data = PrivateRetriever(store_of(), epsilon=2, mode="query", rng=1).to_dict()
+    data["init_parameters"][name] = value
+    with pytest.raises(InvalidInput, match=message) as caught:
+        PrivateRetriever.from_dict(data)
+    assert str(caught.value).endswith(".")
+
+
 def test_unserialisable(tmp_path: Path) -> None:
     """Options that cannot be written are rejected."""
-    with pytest.raises(InvalidInput, match="'identity_of' given as a dict is not serialised"):
+    with pytest.raises(InvalidInput, match="'identity_of' given as a dict is not serialised: leave it out"):
         PrivateRetriever(store_of(), epsilon=1, identity_of={"0": "a"}).to_dict()
     with pytest.raises(InvalidInput, match="'rng' given as a Generator is not serialised"):
         PrivateRetriever(store_of(), epsilon=1, rng=np.random.default_rng(1)).to_dict()

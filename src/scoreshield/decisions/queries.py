@@ -14,8 +14,10 @@ are stated, each public record is there with probability f.
 
 from __future__ import annotations
 
+import base64
 import copy
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from scoreshield import _validation
+from scoreshield import _loading, _validation
 from scoreshield._validation import check_count, optional, validate
 from scoreshield.decisions import query_tables
 from scoreshield.decisions.recall import check_benchmark, compute_probability_of_fewer
@@ -41,7 +43,7 @@ from scoreshield.decisions.scores import (
     as_law,
     pass_probability,
 )
-from scoreshield.errors import InvalidParameter
+from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.anchors import ANCHOR_STEP, AnchoredLaw
 
@@ -75,6 +77,7 @@ _DOUBT = 0.05
 _GOLDEN = (math.sqrt(5) - 1) / 2
 #: Nine values in ten lie this close to the mean, in standard deviations of a t distribution.
 _COVERAGE = 0.95
+_KIND = "query scores"
 
 
 class Prediction(NamedTuple):
@@ -263,6 +266,57 @@ class QueryScores:
         made._set_queries(counts, own, query, above.astype(np.float64), ties.astype(np.float64))
         made.records, made.is_pooled, made.origin = records, False, origin
         made._sampled, made._doubt = sampled, _DOUBT
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the scores to plain values, for JSON; `from_dict` reads them back. Arrays are compressed texts."""
+        return {
+            "kind": _KIND,
+            "records": self.records,
+            "queries": self.queries,
+            "relevant": len(self._own),
+            "is_pooled": self.is_pooled,
+            "origin": self.origin,
+            "sampled": self._sampled,
+            "doubt": self._doubt,
+            "low": float(self._low),
+            "width": float(self._width),
+            "counts": _pack_numbers(self._counts),
+            "scores": _pack_numbers(np.stack([self._own, self._query, self._above, self._ties])),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> QueryScores:
+        """Read back what `to_dict` wrote.
+
+        Raises:
+            InvalidInput: If the values are not those of public scores.
+        """
+        try:
+            if data["kind"] != _KIND:
+                raise ValueError("another kind of object")
+            records, queries, relevant = (check_count(data[name], name) for name in ("records", "queries", "relevant"))
+            counts = _unpack_numbers(data["counts"], (queries, _BINS))
+            own, query, above, ties = _unpack_numbers(data["scores"], (4, relevant))
+            low, width, doubt = (_validation.check_real(data[name], name) for name in ("low", "width", "doubt"))
+            sampled = _validation.check_count(data["sampled"], "sampled", least=0)
+            is_pooled, origin = data["is_pooled"], data["origin"]
+            if not isinstance(is_pooled, bool) or not isinstance(origin, str) or (is_pooled and queries != 1):
+                raise ValueError("'is_pooled' and 'origin' do not fit")
+            is_grid = width > 0 and low >= -2 and low + _BINS * width <= 2 and doubt >= 0
+            if not is_grid or min(counts.min(), above.min(), ties.min()) < 0 or np.abs(own).max() > 1:
+                raise ValueError("a number is out of range")
+            places = query.astype(np.intp)
+            if (places != query).any() or set(places.tolist()) != set(range(queries)):
+                raise ValueError("a query is out of range")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            why = _loading.describe_error(error).rstrip(".")
+            raise InvalidInput(f"These are no valid public scores of QueryScores.to_dict: {why}.") from None
+        made = cls.__new__(cls)
+        made._low, made._width = low, width
+        made._set_queries(counts, own, places, above, ties)
+        made.records, made.is_pooled, made.origin = records, is_pooled, origin
+        made._sampled, made._doubt = sampled, doubt
         return made
 
     def __repr__(self) -> str:
@@ -715,6 +769,26 @@ def _make_default() -> QueryScores:
 @lru_cache(maxsize=32)
 def _tabulate(k: int) -> _CountTable:
     return _CountTable(k)
+
+
+def _pack_numbers(numbers: Float) -> str:
+    """Compress an array of numbers to one text."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(numbers, dtype="<f8").tobytes(), 9)).decode()
+
+
+def _unpack_numbers(text: str, shape: tuple[int, int]) -> Float:
+    """Read back what `_pack_numbers` wrote. No more is decompressed than the shape needs."""
+    packed, size = base64.b64decode(text, validate=True), 8 * math.prod(shape)
+    if size > _loading.find_limit(len(packed)):
+        raise ValueError("an array is too large")
+    try:
+        content = zlib.decompressobj().decompress(packed, size + 1)
+    except zlib.error:
+        content = b""
+    numbers = np.frombuffer(content, dtype="<f8") if len(content) == size else np.array([np.nan])
+    if not np.isfinite(numbers).all():
+        raise ValueError("an array is damaged")
+    return numbers.astype(np.float64).reshape(shape)
 
 
 def _accumulate(counts: Float) -> Float:

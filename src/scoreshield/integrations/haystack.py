@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._locks import ThreadLock
 from scoreshield._validation import validate
+from scoreshield.decisions.queries import QueryScores
 from scoreshield.errors import InvalidInput
 from scoreshield.integrations.core import (
     Answer,
@@ -30,8 +31,12 @@ from scoreshield.integrations.core import (
     open_retrieval,
     reject_bypass,
 )
+from scoreshield.privacy.adjacency import Adjacency, adjacency_from_dict
 from scoreshield.privacy.ledger import Account, Ledger
+from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.sampling.stream import open_stream
+from scoreshield.privacy.tails import AnchoredWindows, TailShape
+from scoreshield.releases.batch import PublicLevels
 from scoreshield.search import MODES, IndexNotSaved, ModeOption, PrivateSearch
 from scoreshield.search.index_files import has_saved_index, resolve_path
 from scoreshield.search.sources import check_identities, check_ledger
@@ -52,6 +57,8 @@ from scoreshield.integrations.haystack_documents import (
 
 _log = logging.getLogger(__name__)
 _SERIALISABLE = (str, int, float, bool, type(None))
+#: The name of windows around a private quantile in a file.
+_WINDOWS = "anchored"
 
 
 @component
@@ -156,15 +163,13 @@ class PrivateRetriever:
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters, for ``Pipeline.dumps``, without vectors and passwords.
 
+        Public scores, level tables, windows, public levels and adjacencies are written with all their numbers, which
+        are public. Other objects raise an error that says what to do.
+
         A component that is loaded from them reads a saved index if there is a ``file``. Without one its first run makes
         a new release, which is charged in full again.
         """
-        options = {name: str(value) if isinstance(value, Path) else value for name, value in self._options.items()}
-        for name, value in options.items():
-            if not isinstance(value, _SERIALISABLE) and not (name == "score_range" and isinstance(value, list | tuple)):
-                raise InvalidInput(
-                    f"A PrivateRetriever with {name!r} given as a {type(value).__name__} is not serialised."
-                )
+        options = {name: _option_to_plain(name, value) for name, value in self._options.items()}
         return default_to_dict(
             self,
             document_store=self._store.wrapped,
@@ -186,6 +191,9 @@ class PrivateRetriever:
         parameters = dict(data.get("init_parameters", {}))
         if parameters.get("filter_policy") is not None:
             parameters["filter_policy"] = FilterPolicy.from_str(parameters["filter_policy"])
+        for name, read in _READERS.items():
+            if isinstance(parameters.get(name), dict):
+                parameters[name] = read(parameters[name])
         if isinstance(parameters.get("score_range"), list):
             parameters["score_range"] = tuple(parameters["score_range"])
         if parameters.get("ledger") is not None:
@@ -330,6 +338,49 @@ def _check_vectors(vectors: Any, name: str, axes: int, must: str) -> NDArray[Any
 
 def _reject_embeddings() -> None:
     reject_bypass("return_embedding", "a document's embedding gives its clean score with every query")
+
+
+def _option_to_plain(name: str, value: Any) -> Any:
+    """Convert an option of a search to what a file can hold."""
+    if isinstance(value, Path):
+        return str(value)
+    if name in ("score_range", "cuts") and isinstance(value, list | tuple):
+        return [float(number) for number in value]
+    if isinstance(value, QueryScores | LevelChannel) or (name == "adjacency" and isinstance(value, Adjacency)):
+        return value.to_dict()
+    if isinstance(value, AnchoredWindows):
+        return {"name": _WINDOWS, "k": value.k, "tail": None if value.tail is None else value.tail.to_dict()}
+    if isinstance(value, PublicLevels):
+        return asdict(value)
+    if not isinstance(value, _SERIALISABLE):
+        raise InvalidInput(
+            f"A PrivateRetriever with {name!r} given as a {type(value).__name__} is not serialised: leave it out of "
+            "the pipeline that is written, and add it in Python to the pipeline that was loaded."
+        )
+    return value
+
+
+def _read_mechanism(data: dict[str, Any]) -> LevelChannel | AnchoredWindows:
+    if data.get("name") != _WINDOWS:
+        return LevelChannel.from_dict(data)
+    tail = data.get("tail")
+    return AnchoredWindows(data.get("k"), None if tail is None else TailShape.from_dict(tail))
+
+
+def _read_levels(data: dict[str, Any]) -> PublicLevels:
+    names = {field.name for field in fields(PublicLevels)}
+    if set(data) != names:
+        raise InvalidInput(f"The 'cuts' are no public levels: they need {', '.join(sorted(names))}.")
+    return PublicLevels(**data)
+
+
+#: From the plain values of an option to its object.
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "adjacency": adjacency_from_dict,
+    "cuts": _read_levels,
+    "mechanism": _read_mechanism,
+    "public_scores": QueryScores.from_dict,
+}
 
 
 def _ledger_to_dict(account: Account | None) -> dict[str, Any] | None:

@@ -462,6 +462,10 @@ class PrivateRetriever(VectorStoreRetriever):
     """A LangChain retriever over a `PrivateVectorStore`.
 
     In modes that charge a ledger, ``batch`` and ``abatch`` charge for all their queries at once, or answer none.
+
+    Args:
+        data: The fields of a ``VectorStoreRetriever``: ``vectorstore``, ``search_type``, ``search_kwargs``, ``tags``
+            and ``metadata``; and ``k``, which is short for ``search_kwargs={"k": k}``.
     """
 
     vectorstore: PrivateVectorStore
@@ -474,7 +478,10 @@ class PrivateRetriever(VectorStoreRetriever):
     @validate()
     def __init__(self, **data: Any) -> None:
         search_type = data.get("search_type", "similarity")
-        data["search_kwargs"] = _check_search(search_type, data.get("search_kwargs") or {})
+        short = {"k": data.pop("k")} if "k" in data else {}
+        data["search_kwargs"] = _check_search(search_type, {**short, **(data.get("search_kwargs") or {})})
+        # Pydantic would ignore an unknown field.
+        _reject_unknown(data, frozenset(type(self).model_fields), _MAY_ACT_BEFORE)
         if not isinstance(data.get("vectorstore"), PrivateVectorStore):
             _validation.reject("vectorstore", "a PrivateVectorStore", type(data.get("vectorstore")))
         data["vectorstore"]._check_filter(data["search_kwargs"].get("filter"))
