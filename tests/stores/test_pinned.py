@@ -6,6 +6,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Hashable
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -310,7 +311,7 @@ BAD = {
 class TestBadStores:
     # Without any rows this store has no scores either.
     @pytest.mark.parametrize(
-        ("fault", "pin"), [(fault, pin) for fault in BAD for pin in PINS if (fault, pin) != ("no rows at all", "scores")]
+        ("fault", "pin"), [case for case in product(BAD, PINS) if case != ("no rows at all", "scores")]
     )
     def test_bad_records(self, fault: str, pin: str) -> None:
         """Records that cannot be released raise an error of one sentence."""
