@@ -56,7 +56,7 @@ EXTRA_TESTS = {
     "lancedb": ("tests/stores/test_lance.py",),
     "langchain": ("tests/integrations/test_langchain.py",),
     "llama-index": ("tests/integrations/test_llama_index.py",),
-    "parquet": ("tests/stores/test_arrays.py",),
+    "parquet": ("tests/cli/test_cli.py", "tests/stores/test_arrays.py"),
     "qdrant": ("tests/stores/test_qdrant.py",),
     "sdp": ("tests/geometry/test_elliptope.py",),
     "usearch": ("tests/stores/test_usearch.py",),
@@ -90,7 +90,7 @@ def build() -> tuple[Path, Path]:
     run(find_tool("uv"), "build", "--quiet", "--no-config", "--out-dir", DIST)
     archives = sorted(DIST.glob("*.whl")) + sorted(DIST.glob("*.tar.gz"))
     names = [archive.name for archive in archives]
-    print(run(find_tool("twine"), "check", "--strict", *names, cwd=DIST, env=os.environ | {"NO_COLOR": "1"}).strip())
+    print(re.sub(r"\x1b\[[\d;]*m", "", run(find_tool("twine"), "check", "--strict", *names, cwd=DIST)).strip())
     wheel, sdist = archives
     return wheel, sdist
 
