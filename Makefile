@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs packages extras audit mutate bench bench-quick clean
+.PHONY: demo test lint docs packages extras audit mutate bench bench-quick clean lock locked wheel lowest pythons workflows sbom image
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -70,8 +70,41 @@ bench-quick: $(VENV)/.installed-results
 	$(BIN)/scoreshield report results --runs runs --data-dir $(DATA) --markdown docs/results.md \
 	  --images docs/images/results --html runs/results.html
 
+# uv.lock: every version of every extra, from the public index. `make locked` installs exactly these, with uv.
+lock: $(VENV)/.installed-packaging
+	$(BIN)/uv lock --no-config
+
+locked:
+	uv sync --frozen --extra dev --extra packaging
+	@touch $(VENV)/.installed-dev $(VENV)/.installed-packaging
+
+# What users install: sdist and wheel, compared with git, and the core tests against the wheel in an empty environment.
+wheel: $(VENV)/.installed-packaging
+	$(BIN)/python tools/check_install.py wheel $(if $(TAG),--tag $(TAG))
+
+# The same tests with the lowest versions that pyproject.toml allows; with EXTRAS, the tests of these: make lowest EXTRAS=all
+lowest: $(VENV)/.installed-packaging
+	$(BIN)/python tools/check_install.py lowest $(EXTRAS)
+
+# The same tests with every Python at hand, or with PYTHONS="/path/to/python3.14 ..."
+pythons: $(VENV)/.installed-packaging
+	$(BIN)/python tools/check_install.py pythons $(PYTHONS)
+
+workflows: $(VENV)/.installed-packaging
+	$(BIN)/zizmor --offline --persona pedantic .github
+
+# The packages of the core install, as a bill of materials (CycloneDX).
+sbom:
+	uv export --frozen --no-config --no-dev --preview-features sbom-export --format cyclonedx1.5 --quiet --output-file sbom.cdx.json
+
+# The container image, and its command in a container without network, rights or a writable root.
+ENGINE ?= docker
+image:
+	$(ENGINE) build --tag scoreshield:local .
+	$(ENGINE) run --rm --read-only --cap-drop ALL --security-opt no-new-privileges --network none --tmpfs /tmp scoreshield:local --version
+
 clean:
-	rm -rf $(VENV) site runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	rm -rf $(VENV) site runs dist sbom.cdx.json demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -88,6 +121,10 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
 
 $(VENV)/.installed-mutation: $(BIN)/python pyproject.toml
 	$(PIP) install --editable '.[dev,mutation]'
+	@touch $@
+
+$(VENV)/.installed-packaging: $(BIN)/python pyproject.toml
+	$(PIP) install --editable '.[packaging]'
 	@touch $@
 
 $(VENV)/.installed-results: $(BIN)/python pyproject.toml

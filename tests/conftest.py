@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from skip_list import pytest_sessionfinish, pytest_terminal_summary
+
+__all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]  # pytest finds hooks by their names
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and so would every command that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
