@@ -206,7 +206,7 @@ def flatten_output(output: Any, records: int) -> Float:
     if isinstance(output, tuple | list) and any(isinstance(part, np.ndarray | Release | set) for part in output):
         return np.concatenate([flatten_output(part, records) for part in output])
     try:
-        array = np.asarray(output)
+        array = _validation.to_array(output)
     except (TypeError, ValueError):
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "fiub" or not array.size:
