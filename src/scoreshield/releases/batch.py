@@ -25,6 +25,7 @@ from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
+from scoreshield._views import SHOWN_ROWS, Columns
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -163,6 +164,18 @@ class BatchRelease(Release):
         keys = np.random.default_rng([self.tie_break, query]).random(len(self.names))[found]
         order = np.lexsort((keys, -scores))[:k]
         return BestRecords(scores[order], found[order])
+
+    def _list_values(self) -> NDArray[Any]:
+        raise InvalidInput("A BatchRelease holds names and levels, not scores: use search(), names or levels.")
+
+    def _list_columns(self) -> Columns:
+        records, places = np.nonzero(self.names >= 0)
+        levels = self.levels[records, places]
+        return {"id": records, "query": self.names[records, places], "level": levels, "score": self.cuts[levels]}
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        best = self._rank(0, SHOWN_ROWS, False)
+        return {"id": best.indices.tolist(), "score": best.scores.tolist()}, "The best records of query 0"
 
 
 @dataclass(frozen=True)

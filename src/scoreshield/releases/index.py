@@ -26,6 +26,7 @@ from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
+from scoreshield._views import Columns
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -158,6 +159,15 @@ class PrivateIndex(VectorExports, Release):
         gram = rows @ rows.T
         np.fill_diagonal(gram, 1.0)
         return project_elliptope(gram).matrix if project else gram
+
+    def _list_values(self) -> NDArray[Any]:
+        return self._list_vectors()
+
+    def _list_columns(self) -> Columns:
+        ids = getattr(self, "ids", None)
+        vectors = self._list_vectors()
+        columns: Columns = {"id": np.arange(len(vectors)) if ids is None else ids}
+        return columns | {f"x{place}": column for place, column in enumerate(vectors.T)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,24 @@
+"""Data frames of pandas and polars (the 'frames' extra)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from scoreshield._views import Columns, FrameLibrary
+from scoreshield.errors import InvalidInput
+
+
+def make_data_frame(columns: Columns, library: FrameLibrary) -> Any:
+    """Make a data frame of columns.
+
+    Raises:
+        InvalidInput: The library is not installed.
+    """
+    try:
+        frames = importlib.import_module(library)
+    except ImportError:
+        raise InvalidInput(
+            f"A data frame of {library} needs the 'frames' extra: pip install 'scoreshield[frames]'."
+        ) from None
+    return frames.DataFrame(columns)
