@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield._formatting import typeset_attack_rate, typeset_exact, typeset_number, typeset_percent_tick
+from scoreshield._formatting import typeset_attack_rate, typeset_interval, typeset_number, typeset_percent_tick
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import Plan
@@ -164,15 +164,16 @@ def _draw_hits(hits: Hits, axes: Axes) -> None:
         style = {"color": palette["ink"], "fmt": ".", "capsize": 2.0}
         label = "released, ± noise standard deviation"
         axes.errorbar(hits.noisy[:shown], places, xerr=hits.noise_std, label=label, **style)
-        axes.legend(fontsize=8, loc="best")
     axes.set_yticks(places, [_shorten(str(one)) for one in hits.ids[:shown]], parse_math=False)
     axes.invert_yaxis()
     axes.set(xlabel="score" if hits.noise_std is not None else "place of the released level", title="Hits, best first")
+    _add_legend(axes)
 
 
 @draw_on_axes.register(Choice)
 def _draw_choice(choice: Choice, axes: Axes) -> None:
     draw_chart(build_ranking_chart(choice), axes)
+    _mark_private_scores(choice.source, axes)
 
 
 @draw_on_axes.register(Plan)
@@ -187,6 +188,13 @@ def _draw_plan(plan: Plan, axes: Axes) -> None:
     else:
         chart = build_attack_chart(plan.contract)
     draw_chart(chart, axes)
+    _mark_private_scores(plan.source, axes)
+
+
+def _mark_private_scores(source: str, axes: Axes) -> None:
+    """Write on a plot that its figures come from private scores."""
+    if source == "private":
+        axes.set_title(f"{axes.get_title()}\nfrom private scores: for the curator only", fontsize=11, parse_math=False)
 
 
 @draw_on_axes.register(AuditResult)
@@ -213,7 +221,7 @@ def _draw_totals(ledger: Ledger, totals: dict[str, float], axes: Axes) -> None:
     axes.set_yticks(places, [_shorten(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set(xlim=(0, 1.08 * ledger.epsilon), xlabel=f"epsilon at delta {ledger.delta:g}", title="Spent, by dataset")
-    axes.legend(fontsize=8, loc="lower right")
+    _add_legend(axes)
 
 
 # ---- Charts.
@@ -251,8 +259,7 @@ def build_scores_chart(noisy: Float, guarantee: Guarantee) -> Chart:
     )
     _add_steps(chart, edges, counts.astype(np.float64), "released scores")
     if ends != (low, high):
-        for end in (low, high):
-            chart.add_vertical(end, typeset_exact(end), "aux")
+        chart.add_band(low, high, f"valid range {typeset_interval((low, high))}", "aux", hatched=True)
     return chart
 
 
@@ -295,10 +302,16 @@ def draw_chart(chart: Chart, axes: Axes) -> None:
         axes.fill_between(area.x, area.low, area.high, alpha=0.15, label=area.label or None, **look)
     for line in chart.lines:
         _draw_line(line, axes, palette)
+    has_curve = any(len(line.x) > 2 for line in chart.lines)
     for mark in chart.marks:
-        _draw_mark(mark, axes, palette)
+        _draw_mark(mark, axes, palette, has_curve)
     if chart.legend:
-        axes.legend(fontsize=8, loc="best")
+        _add_legend(axes)
+
+
+def _add_legend(axes: Axes) -> None:
+    """Add a legend below the axes, where it covers no data."""
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
 
 
 def _draw_line(line: Curve, axes: Axes, palette: dict[str, str]) -> None:
@@ -307,25 +320,21 @@ def _draw_line(line: Curve, axes: Axes, palette: dict[str, str]) -> None:
     axes.plot(line.x, line.y, color=palette[line.role], linestyle=style, linewidth=width, label=line.label or None)
 
 
-def _draw_mark(mark: Mark, axes: Axes, palette: dict[str, str]) -> None:
+def _draw_mark(mark: Mark, axes: Axes, palette: dict[str, str], has_curve: bool) -> None:
+    """Draw a dot or a rule with its label, on the side of it that has more room, and below a curve."""
     colour = palette[mark.role]
-    text: dict[str, Any] = {"fontsize": 8, "color": colour, "parse_math": False}
+    text: dict[str, Any] = {"fontsize": 8, "color": colour, "parse_math": False, "textcoords": "offset points"}
+    corner = axes.transData.transform((axes.get_xlim()[0] if mark.x is None else mark.x, axes.get_ylim()[0]))
+    is_right = axes.transAxes.inverted().transform(corner)[0] > 0.5
+    text["horizontalalignment"] = "right" if is_right else "left"
     if mark.x is not None and mark.y is not None:
         face = "white" if mark.is_hollow else colour
         axes.plot([mark.x], [mark.y], "o", color=colour, markerfacecolor=face, markersize=5)
-        low, high = axes.get_xlim()
-        is_right = axes.transData.transform((mark.x, mark.y))[0] > axes.transData.transform(
-            ((low * high) ** 0.5 if axes.get_xscale() == "log" else (low + high) / 2, mark.y)
-        )[0]
-        shift, side = (-6, "right") if is_right else (6, "left")
-        axes.annotate(
-            mark.label, (mark.x, mark.y), (shift, 5), textcoords="offset points", horizontalalignment=side, **text
-        )
+        axes.annotate(mark.label, (mark.x, mark.y), (-6 if is_right else 6, -11 if has_curve else 5), **text)
     elif mark.x is not None:
         axes.axvline(mark.x, color=colour, linestyle=":", linewidth=1.2)
         across = axes.get_xaxis_transform()
-        axes.annotate(mark.label, (mark.x, 1.0), (2, -9), xycoords=across, textcoords="offset points", **text)
+        axes.annotate(mark.label, (mark.x, 1.0), (-3 if is_right else 3, -9), xycoords=across, **text)
     elif mark.y is not None:
         axes.axhline(mark.y, color=colour, linestyle=":", linewidth=1.2)
-        up = axes.get_yaxis_transform()
-        axes.annotate(mark.label, (0.0, mark.y), (2, 2), xycoords=up, textcoords="offset points", **text)
+        axes.annotate(mark.label, (0.0, mark.y), (3, 2), xycoords=axes.get_yaxis_transform(), **text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from scoreshield._views import Columns, FrameLibrary
@@ -15,8 +14,12 @@ def make_data_frame(columns: Columns, library: FrameLibrary) -> Any:
     Raises:
         InvalidInput: The library is not installed.
     """
+    frames: Any
     try:
-        frames = importlib.import_module(library)
+        if library == "pandas":
+            import pandas as frames
+        else:
+            import polars as frames
     except ImportError:
         raise InvalidInput(
             f"A data frame of {library} needs the 'frames' extra: pip install 'scoreshield[frames]'."
