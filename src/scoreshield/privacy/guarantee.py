@@ -362,13 +362,14 @@ class Guarantee(NotebookObject):
     @property
     def sentence(self) -> str:
         """The verdict, and how often an attacker is right at most, in two sentences."""
-        is_exact = self.sampler == "exact"
+        word, attacker = self.verdict.capitalize(), "An attacker who knows everything else"
+        if self.sampler != "exact":
+            word, attacker = f"{word}, because it was made in research mode", f"{attacker}, except the seed,"
         unit = "identity" if self.adjacency.kind == "identity" else "record"
+        right = format_right_guesses(self.record_profile().advantage)
         return (
-            f"{self.verdict.capitalize()}{'' if is_exact else ', because it was made in research mode'}. An attacker who "
-            f"knows everything else{'' if is_exact else ', except the seed,'} and must choose between two candidates for "
-            f"one {unit} is right at most {format_right_guesses(self.record_profile().advantage)} of the time (50 % is a "
-            "coin toss)."
+            f"{word}. {attacker} and must choose between two candidates for one {unit} is right at most {right} of the "
+            "time (50 % is a coin toss)."
         )
 
     def _summarise(self) -> ObjectSummary:
@@ -380,11 +381,11 @@ class Guarantee(NotebookObject):
     def list_facts(self) -> dict[str, str]:
         """List the facts that a notebook shows, by their names; figures about attackers are rounded up."""
         promise = f"({self.epsilon!r}, {self.delta!r})" if self.delta else f"pure {self.epsilon!r}"
+        advantage, detected = math.ceil(1e4 * self.attack_advantage) / 1e4, math.ceil(1e4 * self.tpr_at(0.01)) / 100
         facts = {
             "Promise": f"{promise}-differential privacy",
             "Hides": f"whether {self.adjacency.describe()}",
-            "Best attack": f"advantage at most {math.ceil(1e4 * self.attack_advantage) / 1e4:g}; at 1 % false alarms it "
-            f"detects at most {math.ceil(1e4 * self.tpr_at(0.01)) / 100:g} %",
+            "Best attack": f"advantage at most {advantage:g}; at 1 % false alarms it detects at most {detected:g} %",
             "Mechanism": self.mechanism,
         }
         if self.noise is not None:

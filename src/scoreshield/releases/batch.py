@@ -23,9 +23,9 @@ from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
+from scoreshield._views import SHOWN_ROWS, Columns
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
-from scoreshield._views import SHOWN_ROWS, Columns
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress

@@ -24,9 +24,9 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
+from scoreshield._views import Columns
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
-from scoreshield._views import Columns
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress

@@ -14,14 +14,14 @@ def make_data_frame(columns: Columns, library: FrameLibrary) -> Any:
     Raises:
         InvalidInput: The library is not installed.
     """
-    frames: Any
     try:
         if library == "pandas":
-            import pandas as frames
-        else:
-            import polars as frames
+            import pandas as pd
+
+            return pd.DataFrame(columns)
+        import polars as pl
     except ImportError:
         raise InvalidInput(
             f"A data frame of {library} needs the 'frames' extra: pip install 'scoreshield[frames]'."
         ) from None
-    return frames.DataFrame(columns)
+    return pl.DataFrame(columns, strict=False)  # ids may be numbers and texts
