@@ -48,6 +48,7 @@ RELEASES: dict[str, Any] = {
     "codebook index": lambda: ss.release_index(ROWS, codebook=ss.PublicCodebook(QUERIES), **PURE),
     "batch": lambda: ss.release_batch(ROWS, QUERIES, k=5, **PURE),
 }
+TAGS = {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td"}
 NAMES_ONLY = ("matches", "top-k", "batch")
 
 
@@ -122,7 +123,7 @@ class TestEveryObject:
         assert isinstance(thing, NotebookObject)
         root = read_html(thing._repr_html_())
         assert root.tag == "div"
-        assert {element.tag for element in root.iter()} <= set("div p strong table caption thead tbody tr th td".split())
+        assert {element.tag for element in root.iter()} <= TAGS
         words = "".join(root.itertext())
         assert len(words) > 40
         assert "nan" not in words.lower().split()
@@ -350,15 +351,15 @@ def test_frame_of_a_guarantee() -> None:
     guarantee = RELEASES["scores"]().guarantee
     frame = guarantee.to_frame()
     assert np.array_equal(frame["tpr"], guarantee.tpr_at(frame["fpr"].to_numpy()))
-    assert repr(guarantee) == (
-        f"<Guarantee of scores 40: (4, 1e-06)-DP, {guarantee.verdict}, gaussian, exact sampler>"
-    )
+    assert repr(guarantee) == (f"<Guarantee of scores 40: (4, 1e-06)-DP, {guarantee.verdict}, gaussian, exact sampler>")
 
 
 def test_sentence_of_a_guarantee() -> None:
     """The sentence states the verdict of the certificate, and the seed of research mode."""
     guarantee = RELEASES["scores"]().guarantee
-    assert guarantee.sentence.startswith(f"{guarantee.verdict.capitalize()}. An attacker who knows everything else and ")
+    assert guarantee.sentence.startswith(
+        f"{guarantee.verdict.capitalize()}. An attacker who knows everything else and "
+    )
     certificate = " ".join(str(guarantee).split())
     assert guarantee.sentence in certificate
     research = ss.release_scores(ROWS, QUERY, rng=1, **GAUSSIAN).guarantee
@@ -474,7 +475,9 @@ def test_missing_library(library: str, call: Any, extra: str, monkeypatch: pytes
 
 def test_bad_arguments() -> None:
     release = RELEASES["scores"]()
-    with pytest.raises(ss.InvalidInput, match=r"'library' parameter of ScoreRelease.to_frame must be one of 'pandas', "):
+    with pytest.raises(
+        ss.InvalidInput, match=r"'library' parameter of ScoreRelease.to_frame must be one of 'pandas', "
+    ):
         release.to_frame("dask")
     with pytest.raises(ss.InvalidInput, match="'ax' parameter of plot must be axes of Matplotlib"):
         release.plot(ax=3)

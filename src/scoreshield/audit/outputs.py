@@ -300,7 +300,7 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
         return None
     if _has_shared_draws(given.get("mechanism")):
         return None
-    if release.func is release_scores and np.ndim(given.get("query", 0.0)) == 1:
+    if release.func is release_scores and _validation.to_array(given.get("query", 0.0)).ndim == 1:
         return lambda output, times: output.noisy.reshape(times, -1)
     if release.func is release_matches and not given.get("refine", 0.0):
         return _cut_matches

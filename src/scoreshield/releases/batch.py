@@ -485,7 +485,7 @@ def release_batch(
     """
     prepare = partial(prepare_batch, k=k, names=names, levels=levels, adjacency=adjacency, norm=norm)
     pending = prepare(embeddings, queries, epsilon=epsilon, rng=rng, progress=progress)
-    size, dimension = np.shape(embeddings)
+    size, dimension = _embeddings.find_shape(embeddings)
     rows = make_public_rows(size, dimension)
     check_batch_worth(
         pending.guarantee,

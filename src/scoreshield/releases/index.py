@@ -407,7 +407,7 @@ def release_index(
     )
     pending: PendingRelease[_embeddings.Rows, Any] = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
     if use == "search" or require_recall is not None:
-        rows = make_public_rows(*np.shape(embeddings))
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
         check_index_worth(
             pending.guarantee,
             rows.shape[1],
