@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,3 +251,35 @@ def test_conversion_loads_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert np.array_equal(to_array(ROWS.tolist()), ROWS)
     assert not {"torch", "pandas", "polars"} & set(sys.modules)
+
+
+@pytest.mark.parametrize("form", [*SINGLE, *DOUBLE])
+@pytest.mark.parametrize(
+    "release",
+    [
+        lambda rows: ss.release_scores(rows, QUERY, **CONTRACT),
+        lambda rows: ss.release_index(rows, epsilon=4.0, rng=3),
+        lambda rows: ss.PrivateSearch(rows, epsilon=4.0),
+        lambda rows: ss.release_scores(rows, QUERY[:2], **CONTRACT),
+    ],
+    ids=["scores", "index", "search", "wrong query"],
+)
+def test_errors_keep_no_records(form: str, release: Any) -> None:
+    """No frame of the library keeps the rows that an error is about, in their own form or as an array."""
+    rows = ROWS.copy()
+    rows[3, 2] = np.nan
+    given = {**SINGLE, **DOUBLE}[form](rows)
+    with pytest.raises(ss.ScoreShieldError) as caught:
+        release(given)
+    library = str(Path(ss.__file__).parent)
+    errors: list[BaseException | None] = [caught.value]
+    while errors:
+        error = errors.pop()
+        if error is None:
+            continue
+        errors += [error.__cause__, error.__context__]
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        inside = [frame for frame in frames if frame.f_code.co_filename.startswith(library)]
+        assert inside or error is not caught.value
+        held = [value for frame in inside for value in frame.f_locals.values()]
+        assert not [value for value in held if value is given or hasattr(value, "__array__") or isinstance(value, list)]
