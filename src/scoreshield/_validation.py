@@ -264,10 +264,11 @@ def to_array(value: Any) -> NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.kind != "O" or isinstance(value, np.ndarray | list | tuple):
         return array
-    if isinstance(value, _find_classes("pandas.DataFrame", "pandas.Series")):
-        kinds = {dtype.kind for dtype in np.atleast_1d(np.asarray(value.dtypes, dtype=object))}
-        if kinds <= set("fiu"):
-            return np.asarray(value.to_numpy(dtype=np.float64, na_value=np.nan))
+    frame: Any = value
+    if isinstance(value, _find_classes("pandas.DataFrame")) and all(dtype.kind in "fiu" for dtype in frame.dtypes):
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+    if isinstance(value, _find_classes("pandas.Series")) and frame.dtype.kind in "fiu":
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
     if array.ndim == 1 and isinstance(value, _find_classes("pandas.Series", "polars.Series")):
         nested = to_array(list(array))
         # One row must not change the precision of the others.

@@ -138,7 +138,7 @@ class Choice(NotebookObject):
 
     def _summarise(self) -> ObjectSummary:
         shown = self.candidates[:SHOWN_ROWS]
-        columns = {
+        columns: Columns = {
             "mechanism": [row.mechanism for row in shown],
             "predicted": [format_utility(self, row) for row in shown],
             "epsilon": [row.epsilon for row in shown],

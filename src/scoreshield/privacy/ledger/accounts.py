@@ -486,7 +486,7 @@ class Ledger(NotebookObject):
             return ObjectSummary(title, facts={"Limit": limit}, warnings=(str(error),))
         largest = sorted(totals, key=lambda name: -totals[name])
         names = largest[:SHOWN_ROWS]
-        columns = {
+        columns: Columns = {
             "dataset": names,
             "spent epsilon": [totals[name] for name in names],
             "left": [max(0.0, self.epsilon - totals[name]) for name in names],

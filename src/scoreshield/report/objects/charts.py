@@ -161,7 +161,7 @@ def _draw_hits(hits: Hits, axes: Axes) -> None:
     palette = read_palette()
     axes.barh(places, hits.scores[:shown], color=palette["private"], label="score")
     if hits.noise_std is not None and hits.noisy is not None:
-        style = {"color": palette["ink"], "fmt": ".", "capsize": 2.0}
+        style: dict[str, Any] = {"color": palette["ink"], "fmt": ".", "capsize": 2.0}
         label = "released, ± noise standard deviation"
         axes.errorbar(hits.noisy[:shown], places, xerr=hits.noise_std, label=label, **style)
     axes.set_yticks(places, [_shorten(str(one)) for one in hits.ids[:shown]], parse_math=False)
