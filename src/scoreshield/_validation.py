@@ -16,6 +16,7 @@ import functools
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
@@ -230,20 +231,71 @@ def optional(check: Check) -> Check:
 
 
 def check_array(value: Any, name: str, must: str) -> NDArray[Any]:
-    """Convert the value to a NumPy array; reject a ragged or masked one and what is no array."""
+    """Convert the value to a NumPy array; reject a ragged or masked one and what is no array.
+
+    A release is rejected: it would be taken for clean data. `to_array` lists what can be converted.
+    """
     if isinstance(value, np.ma.MaskedArray):
         reject(name, "an array without a mask", value)
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, OverflowError):
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    if "guarantee" in getattr(type(first), "__dataclass_fields__", ()):
         reject(name, must, value)
+    try:
+        return to_array(value)
+    except (MemoryError, OSError):
+        raise
+    except Exception:  # whatever the library of this array raises; its message may show a value
+        pass
+    reject(name, must, value)
+
+
+def to_array(value: Any) -> NDArray[Any]:
+    """Convert a value to a NumPy array, without a copy where that is possible.
+
+    Beside what NumPy converts, this reads a PyTorch tensor on any device, with a gradient and in half precision of
+    either kind; a list or tuple of such tensors; a data frame of pandas with nullable numbers, where a missing one is
+    NaN; and a column of pandas or polars that holds one vector, or one text, per row.
+    """
+    tensors = _find_classes("torch.Tensor")
+    if isinstance(value, tensors):
+        return _read_tensor(value)
+    if isinstance(value, list | tuple) and tensors and any(isinstance(one, tensors) for one in value):
+        return np.asarray([_read_tensor(one) if isinstance(one, tensors) else one for one in value])
+    array = np.asarray(value)
+    if array.dtype.kind != "O" or isinstance(value, np.ndarray | list | tuple):
+        return array
+    frame: Any = value
+    if isinstance(value, _find_classes("pandas.DataFrame")) and all(dtype.kind in "fiu" for dtype in frame.dtypes):
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+    if isinstance(value, _find_classes("pandas.Series")) and frame.dtype.kind in "fiu":
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+    if array.ndim == 1 and isinstance(value, _find_classes("pandas.Series", "polars.Series")):
+        nested = to_array(list(array))
+        # One row must not change the precision of the others.
+        return nested.astype(np.float64) if nested.dtype.kind == "f" else nested
+    return array
+
+
+def _find_classes(*names: str) -> tuple[type, ...]:
+    """Find classes of libraries that may not be installed. A library that is not loaded has made no value."""
+    places = [name.split(".") for name in names]
+    found = [getattr(sys.modules.get(library), name, None) for library, name in places]
+    return tuple(one for one in found if isinstance(one, type))
+
+
+def _read_tensor(tensor: Any) -> NDArray[Any]:
+    """Convert a tensor of PyTorch; NumPy has no bfloat16, and single precision holds each of its values."""
+    plain = tensor.detach().cpu()
+    if str(plain.dtype) == "torch.bfloat16":
+        plain = plain.float()
+    return np.asarray(plain.numpy())
 
 
 def _describe(got: object) -> str:
     """Describe a value on one short line, without the content of an array."""
     shape = getattr(got, "shape", None)
     if isinstance(shape, tuple) and shape:
-        return f"an array of shape {shape} and type {getattr(got, 'dtype', '?')}"
+        return f"an array of shape {tuple(shape)} and type {getattr(got, 'dtype', '?')}"
     if isinstance(got, list | tuple | dict | set):
         return f"a {type(got).__name__} of length {len(got)}"
     text = " ".join(repr(got).split())

@@ -3,3 +3,7 @@
 from scoreshield.attack import hillclimb, membership, reconstruction
 
 __all__ = ["hillclimb", "membership", "reconstruction"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -21,3 +21,7 @@ __all__ = [
     "from_canaries",
     "worst_pairs",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

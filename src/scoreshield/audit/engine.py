@@ -270,7 +270,7 @@ def _check_shape(shape: Any, query: Any) -> tuple[int, int]:
     if not isinstance(shape, tuple | list) or len(shape) != 2:
         _validation.reject("shape", "two whole numbers, records and dimensions", shape)
     n, d = (_validation.check_count(size, "shape") for size in shape)
-    return n, d if query is None else int(np.shape(query)[-1])
+    return n, d if query is None else int(_validation.to_array(query).shape[-1])
 
 
 def _choose_pair(source: Source, pairs: list[Pair], releases: int, rng: np.random.Generator) -> tuple[Pair, Any]:

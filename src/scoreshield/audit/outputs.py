@@ -206,7 +206,7 @@ def flatten_output(output: Any, records: int) -> Float:
     if isinstance(output, tuple | list) and any(isinstance(part, np.ndarray | Release | set) for part in output):
         return np.concatenate([flatten_output(part, records) for part in output])
     try:
-        array = np.asarray(output)
+        array = _validation.to_array(output)
     except (TypeError, ValueError):
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "fiub" or not array.size:
@@ -300,7 +300,7 @@ def _choose_cutting(release: Any) -> Callable[[Any, int], Float] | None:
         return None
     if _has_shared_draws(given.get("mechanism")):
         return None
-    if release.func is release_scores and np.ndim(given.get("query", 0.0)) == 1:
+    if release.func is release_scores and _validation.to_array(given.get("query", 0.0)).ndim == 1:
         return lambda output, times: output.noisy.reshape(times, -1)
     if release.func is release_matches and not given.get("refine", 0.0):
         return _cut_matches

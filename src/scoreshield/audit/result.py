@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_inside_unit, validate
+from scoreshield._views import Columns, NotebookObject, ObjectSummary
 from scoreshield.audit.bounds import ASSUMING, MOST_RELEASES, releases_needed
 from scoreshield.audit.claims import Claim, check_nonnegative
 from scoreshield.errors import InvalidInput
@@ -45,7 +46,7 @@ class AuditCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class AuditResult:
+class AuditResult(NotebookObject):
     """The result of one audit.
 
     Attributes:
@@ -217,6 +218,37 @@ class AuditResult:
         ]
         lines += [f"  {'passed' if c.passed else 'FAILED'}           {c.name}: {c.detail}" for c in self.checks]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<AuditResult of {self.name[:80]}: {'BROKEN' if self.broken else 'no violation found'}, epsilon at least "
+            f"{_round_down(self.epsilon_lower)} where {self.claim.epsilon:g} was claimed, {self._describe_effort()}>"
+        )
+
+    def _summarise(self) -> ObjectSummary:
+        facts = {
+            "Claim": str(self.claim),
+            "Confidence": _format_percent(self.confidence),
+            "AUC": _format_interval(self.auc),
+            "TPR at 1 % FPR": _format_interval(self.tpr_at_1_percent),
+            "Statistic": self.statistic,
+            "Neighbours": self.neighbours,
+        }
+        columns = self._list_columns()
+        shown = {name: columns[name] for name in ("check", "result", "detail")}
+        return ObjectSummary(f"Audit of {self.name}", self.verdict, facts, shown, "What was checked")
+
+    def _list_columns(self) -> Columns:
+        is_above = self.epsilon_lower > self.claim.epsilon
+        names = ["epsilon", *(check.name for check in self.checks)]
+        passed = [not is_above, *(check.passed for check in self.checks)]
+        bound = f"at least {_round_down(self.epsilon_lower)}, where {self.claim.epsilon:g} was claimed"
+        return {
+            "check": names,
+            "result": ["passed" if one else "FAILED" for one in passed],
+            "detail": [bound, *(check.detail for check in self.checks)],
+            "passed": passed,
+        }
 
 
 def _format_interval(triple: tuple[float, float, float]) -> str:

@@ -54,3 +54,7 @@ __all__ = [
     "recall_of_queries",
     "roc",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

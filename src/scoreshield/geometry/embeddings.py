@@ -47,6 +47,13 @@ def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
     return array.astype(np.float64, copy=False)
 
 
+def find_shape(embeddings: ArrayLike) -> tuple[int, int]:
+    """Return the number of records and the dimension of a collection that `as_rows` accepts."""
+    shape = getattr(embeddings, "shape", ())
+    records, dimension = shape if len(shape) == 2 else _validation.to_array(embeddings).shape
+    return int(records), int(dimension)
+
+
 def _as_doubles(array: NDArray[Any]) -> NDArray[Any]:
     """Convert real numbers of any type to doubles, so that no record decides whether the others are accepted."""
     if array.dtype.kind == "O" and not all(isinstance(value, numbers.Real) for value in array.flat):

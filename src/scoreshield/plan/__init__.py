@@ -30,3 +30,7 @@ __all__ = [
     "scores_of_collection",
     "verification",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

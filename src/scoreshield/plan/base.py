@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._formatting import format_advantage, format_number
 from scoreshield._types import Calibration
+from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary, cut_columns
 from scoreshield.decisions.curves import Roc, roc
 from scoreshield.decisions.rates import epsilon_for_scale
 from scoreshield.decisions.scores import NoiseLike, Sample, Scores, ScoresLike
@@ -197,8 +198,8 @@ def _check_least_epsilon(least: float, explain: Callable[[], str]) -> None:
         raise InvalidInput("Any epsilon meets this need, so there is no least one: choose one by what it promises.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(NotebookObject, ABC):
     """The common part of all plans.
 
     Attributes:
@@ -297,6 +298,46 @@ class Plan(ABC):
 
     def __str__(self) -> str:
         return self.answer
+
+    def __repr__(self) -> str:
+        contract = self.contract
+        return (
+            f"<{type(self).__name__} at ({contract.epsilon:.4g}, {contract.delta:g})-DP: targets "
+            f"{'met' if self.met else 'not met'} by Gaussian noise of sd {self.scale:.4g}, {self.source} scores>"
+        )
+
+    def _summarise(self) -> ObjectSummary:
+        columns = self._list_columns()
+        facts = {
+            "Contract": self.contract.stated,
+            "Attacker's advantage": f"at most {format_advantage(self.contract.attack_advantage)}",
+            "Targets": "met by Gaussian noise" if self.met else "not met by Gaussian noise",
+            "Source of the scores": self.source,
+        }
+        if self.choice is not None:
+            facts["Best mechanism"] = self.choice.chosen.mechanism
+        shown = {name: values for name, values in cut_columns(columns, SHOWN_ROWS).items() if name != "note"}
+        return ObjectSummary(
+            type(self).__name__, self.answer, facts, shown, "The plan, and other choices", self.warnings
+        )
+
+    def _list_columns(self) -> Columns:
+        rows: list[dict[str, Any]] = [self._describe_alternative(row) for row in self._list_alternatives()]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    @abstractmethod
+    def _list_alternatives(self) -> Sequence[Any]:
+        """List the plan itself and other choices."""
+
+    def _describe_alternative(self, row: Any) -> dict[str, Any]:
+        """Return the values of one choice that fit into a table."""
+        values = row._asdict() if hasattr(row, "_asdict") else vars(row)
+        low, high = values["score_range"]
+        kept = {name: value for name, value in values.items() if name != "score_range"}
+        return {name: str(value) if name == "rule" else value for name, value in kept.items()} | {
+            "low": low,
+            "high": high,
+        }
 
 
 def check_plan_scores(value: ScoresLike, name: str) -> Scores:

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
-from scoreshield._formatting import format_number, format_rate
+from scoreshield._formatting import format_advantage, format_number, format_rate
 from scoreshield._validation import check_count, check_delta, check_inside_unit, optional, validate, whole_from
+from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.recall import check_benchmark
 from scoreshield.decisions.scores import Sample, Scores, ScoresLike, check_target
@@ -47,7 +48,7 @@ from scoreshield.plan.contracts import CONTRACT_CHECKS, Contract, make_contract
 from scoreshield.plan.match_candidates import find_rate_error, predict_true_matches
 from scoreshield.plan.query_sets import predict_query_sets
 from scoreshield.plan.search_candidates import RecallNeed, predict_single_queries
-from scoreshield.plan.sentences import CERTAIN, answer_need, describe_rate, name_mechanism
+from scoreshield.plan.sentences import CERTAIN, answer_need, describe_rate, format_utility, name_mechanism
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.levels.tables import optimal_channel
 from scoreshield.privacy.noise import StaircaseNoise
@@ -70,7 +71,7 @@ _UNCHANGED = 0.02
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(NotebookObject):
     """The ranked mechanisms, best first, and the answer in a few sentences.
 
     Attributes:
@@ -137,6 +138,37 @@ class Choice:
 
     def __str__(self) -> str:
         return self.answer
+
+    def __repr__(self) -> str:
+        return (
+            f"<Choice for {self.need}: {self.chosen.mechanism} is best of {len(self.candidates)}, {self.metric} "
+            f"{format_utility(self, self.chosen)}>"
+        )
+
+    def _summarise(self) -> ObjectSummary:
+        shown = self.candidates[:SHOWN_ROWS]
+        columns: Columns = {
+            "mechanism": [row.mechanism for row in shown],
+            "predicted": [format_utility(self, row) for row in shown],
+            "epsilon": [row.epsilon for row in shown],
+            "delta": [row.delta for row in shown],
+            "attacker's advantage": [format_advantage(row.advantage) for row in shown],
+        }
+        caption = f"{len(shown)} of {len(self.candidates)} mechanisms, best first, by predicted {self.metric}"
+        facts = {"Contract": self.contract.stated, "Source of the scores": self.source, "Call": self.chosen.call}
+        return ObjectSummary(f"Choice for {self.need}", self.answer, facts, columns, caption, self.warnings)
+
+    def _list_columns(self) -> Columns:
+        rows = [vars(row) for row in self.candidates]
+        columns: Columns = {"rank": list(range(1, len(rows) + 1))}
+        columns |= {
+            name: [row[name] for row in rows]
+            for name in ("mechanism", "utility", "error", "epsilon", "delta", "advantage", "call", "note")
+        }
+        columns |= {
+            name: [row.score_range[place] for row in self.candidates] for place, name in enumerate(("low", "high"))
+        }
+        return columns
 
 
 def _check_need(value: Any, name: str) -> str:

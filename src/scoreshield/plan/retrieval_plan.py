@@ -88,7 +88,7 @@ class RangeAlternative(NamedTuple):
     least_epsilon: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RetrievalPlan(Plan):
     """How often the relevant record is among the k best.
 
@@ -113,6 +113,9 @@ class RetrievalPlan(Plan):
     clean_recall: float
     floor: float
     alternatives: tuple[RangeAlternative, ...]
+
+    def _list_alternatives(self) -> tuple[RangeAlternative, ...]:
+        return self.alternatives
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. A value that is no finite number is null."""

@@ -42,7 +42,7 @@ from scoreshield.privacy.adjacency import check_score_range
 from scoreshield.privacy.noise import GaussianNoise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VerificationPlan(Plan):
     """A threshold to set, and the rates it gives.
 
@@ -71,6 +71,9 @@ class VerificationPlan(Plan):
     critical_scale: float
     alternatives: tuple[Alternative, ...]
     need: MatchNeed = field(repr=False)
+
+    def _list_alternatives(self) -> tuple[Alternative, ...]:
+        return self.alternatives
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. A value that is no finite number is null."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scoreshield import _validation
+from scoreshield._formatting import format_number
 from scoreshield._loading import describe_error
 from scoreshield._validation import check_real, check_text, optional, validate
+from scoreshield._views import Columns, NotebookObject, ObjectSummary
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
@@ -25,7 +28,7 @@ from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES, Regime
 from scoreshield.privacy.noise.laws import CalibratedNoise, NoiseLaw, law_from_dict
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 from scoreshield.privacy.provenance import Provenance
-from scoreshield.privacy.verdicts import LAST, VerdictWord, judge_profile
+from scoreshield.privacy.verdicts import LAST, VerdictWord, format_right_guesses, judge_profile
 
 if TYPE_CHECKING:
     from scoreshield.privacy.levels.tables import LevelChannel
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 SAMPLERS = ("exact", "research")
 #: The rule that set the noise: a Gaussian one, or "pure", which needs none.
 CALIBRATIONS = (*gaussian.METHODS, "pure")
+#: The false-positive rates of `Guarantee.to_frame`.
+_FRAME_RATES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class Guarantee(NotebookObject):
     """The privacy of one release.
 
     A release states its guarantee by `for_mechanism`, or by `for_additive_noise` and `for_level_table`, which fill in
@@ -346,6 +351,58 @@ class Guarantee:
         from scoreshield.privacy.certificate import write_certificate
 
         return write_certificate(self)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(f"{length:,}" for length in self.shape)
+        return (
+            f"<Guarantee of {self.regime} {shape}: ({self.epsilon:g}, {self.delta:g})-DP, {self.verdict}, "
+            f"{self.mechanism}, {self.sampler} sampler>"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and how often an attacker is right at most, in two sentences."""
+        word, attacker = self.verdict.capitalize(), "An attacker who knows everything else"
+        if self.sampler != "exact":
+            word, attacker = f"{word}, because it was made in research mode", f"{attacker}, except the seed,"
+        unit = "identity" if self.adjacency.kind == "identity" else "record"
+        right = format_right_guesses(self.record_profile().advantage)
+        return (
+            f"{word}. {attacker} and must choose between two candidates for one {unit} is right at most {right} of the "
+            "time (50 % is a coin toss)."
+        )
+
+    def _summarise(self) -> ObjectSummary:
+        shape = " x ".join(f"{length:,}" for length in self.shape)
+        return ObjectSummary(
+            f"Guarantee of {self.regime} {shape}", self.sentence, self.list_facts(), warnings=self.warnings
+        )
+
+    def list_facts(self) -> dict[str, str]:
+        """List the facts that a notebook shows, by their names; figures about attackers are rounded up."""
+        promise = f"({self.epsilon!r}, {self.delta!r})" if self.delta else f"pure {self.epsilon!r}"
+        advantage, detected = math.ceil(1e4 * self.attack_advantage) / 1e4, math.ceil(1e4 * self.tpr_at(0.01)) / 100
+        facts = {
+            "Promise": f"{promise}-differential privacy",
+            "Hides": f"whether {self.adjacency.describe()}",
+            "Best attack": f"advantage at most {advantage:g}; at 1 % false alarms it detects at most {detected:g} %",
+            "Mechanism": self.mechanism,
+        }
+        if self.noise is not None:
+            facts["Noise"] = f"standard deviation {format_number(self.noise_std)}"
+        facts["Sampler"] = self.sampler
+        if self.provenance is not None:
+            stated = {
+                "Dataset": self.provenance.dataset,
+                "Who": self.provenance.who,
+                "Why": self.provenance.why,
+                "Ledger entry": self.provenance.entry.partition(":")[0],
+            }
+            facts |= {name: text for name, text in stated.items() if text}
+        return facts
+
+    def _list_columns(self) -> Columns:
+        return {"fpr": list(_FRAME_RATES), "tpr": self.tpr_at(_FRAME_RATES).tolist()}
 
 
 def _profile_from_dict(data: dict[str, Any]) -> Profile:

@@ -23,6 +23,7 @@ from scoreshield import _files, _loading, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
+from scoreshield._views import SHOWN_ROWS, Columns
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.simulation import ASKED, Simulation, add_note, simulate_batch, state_simulated_worth
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
@@ -171,6 +172,18 @@ class BatchRelease(Release):
         keys = np.random.default_rng([self.tie_break, query]).random(len(self.names))[found]
         order = np.lexsort((keys, -scores))[:k]
         return BestRecords(scores[order], found[order])
+
+    def _list_values(self) -> NDArray[Any]:
+        raise InvalidInput("A BatchRelease holds names and levels, not scores: use search(), names or levels.")
+
+    def _list_columns(self) -> Columns:
+        records, places = np.nonzero(self.names >= 0)
+        levels = self.levels[records, places]
+        return {"id": records, "query": self.names[records, places], "level": levels, "score": self.cuts[levels]}
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        best = self._rank(0, SHOWN_ROWS, False)
+        return {"id": best.indices.tolist(), "score": best.scores.tolist()}, "The best records of query 0"
 
 
 @dataclass(frozen=True)
@@ -480,7 +493,7 @@ def release_batch(
     """
     prepare = partial(prepare_batch, k=k, names=names, levels=levels, adjacency=adjacency, norm=norm)
     pending = prepare(embeddings, queries, epsilon=epsilon, rng=rng, progress=progress)
-    size, dimension = np.shape(embeddings)
+    size, dimension = _embeddings.find_shape(embeddings)
     rows = make_public_rows(size, dimension)
     check_batch_worth(
         pending.guarantee,

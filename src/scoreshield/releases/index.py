@@ -24,6 +24,7 @@ from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
+from scoreshield._views import Columns
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, check_public_scores, predict_worth
 from scoreshield.errors import InvalidInput
@@ -158,6 +159,15 @@ class PrivateIndex(VectorExports, Release):
         gram = rows @ rows.T
         np.fill_diagonal(gram, 1.0)
         return project_elliptope(gram).matrix if project else gram
+
+    def _list_values(self) -> NDArray[Any]:
+        return self._list_vectors()
+
+    def _list_columns(self) -> Columns:
+        ids = getattr(self, "ids", None)
+        vectors = self._list_vectors()
+        columns: Columns = {"id": np.arange(len(vectors)) if ids is None else ids}
+        return columns | {f"x{place}": column for place, column in enumerate(vectors.T)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -397,7 +407,7 @@ def release_index(
     )
     pending: PendingRelease[_embeddings.Rows, Any] = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
     if use == "search" or require_recall is not None:
-        rows = make_public_rows(*np.shape(embeddings))
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
         check_index_worth(
             pending.guarantee,
             rows.shape[1],

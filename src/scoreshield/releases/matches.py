@@ -116,7 +116,7 @@ def release_matches(
     )
     pending = prepare(embeddings, epsilon=epsilon, rng=rng)
     if require_recall is not None or rng is None:
-        rows = make_public_rows(*np.shape(embeddings))
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
 
         def predict(guarantee: Guarantee) -> Worth:
             return predict_worth(guarantee, k=k, dimension=rows.shape[1], public_scores=public_scores)

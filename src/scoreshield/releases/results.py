@@ -16,16 +16,23 @@ from scipy.optimize import isotonic_regression
 
 from scoreshield import _files, _loading, _validation
 from scoreshield._validation import check_count, check_inside_unit, check_real, check_text, optional, validate
+from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary, cut_columns
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry.elliptope import factor_gram, multiply_factor
 from scoreshield.privacy.guarantee import Guarantee
 
 Float = NDArray[np.float64]
+#: How many records of a Gram matrix a notebook shows.
+_SHOWN_PAIRS = 6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Release(ABC):
+class Release(NotebookObject, ABC):
     """A private object and its guarantee. Everything derived from it is private too, at no further cost.
+
+    ``np.asarray(release)`` gives the released values that are valid: scores clipped to the public range, the projected
+    Gram matrix, the private vectors of an index, the counts of a histogram. A release that only names records raises an
+    error.
 
     Attributes:
         guarantee: The promise; ``str(release.guarantee)`` is the certificate.
@@ -107,6 +114,29 @@ class Release(ABC):
             + f"{g.sampler} sampler>"
         )
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self._list_values(), dtype=dtype, copy=copy)
+
+    def _list_values(self) -> NDArray[Any]:
+        """Return the values of `np.asarray`."""
+        raise InvalidInput(f"A {type(self).__name__} names records and holds no scores to make an array of.")
+
+    def _summarise(self) -> ObjectSummary:
+        shape = " x ".join(f"{length:,}" for length in self.guarantee.shape)
+        columns, caption = self._preview()
+        return ObjectSummary(
+            f"{type(self).__name__} {shape}",
+            self.guarantee.sentence,
+            self.guarantee.list_facts(),
+            columns,
+            caption,
+            self.guarantee.warnings,
+        )
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        """Return the short table that a notebook shows, and its caption."""
+        return {}, ""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreRelease(Release):
@@ -152,6 +182,26 @@ class ScoreRelease(Release):
             chosen = chosen[values >= least]  # more than k where the last place is tied
         order = np.random.default_rng([self.tie_break, place]).random(len(noisy))
         return chosen[np.lexsort((order[chosen], -noisy[chosen]))][:k]
+
+    def _list_values(self) -> NDArray[Any]:
+        return self.scores
+
+    def _list_columns(self) -> Columns:
+        queries, records = (1, len(self.noisy)) if self.noisy.ndim == 1 else self.noisy.shape
+        columns: Columns = {"query": np.repeat(np.arange(queries), records)} if self.noisy.ndim == 2 else {}
+        columns |= {"id": np.tile(np.arange(records), queries), "score": self.scores.ravel()}
+        columns["noisy"] = self.noisy.ravel()
+        outputs = getattr(self.guarantee.noise, "outputs", None)
+        if outputs is not None:
+            columns["level"] = np.searchsorted(outputs, columns["noisy"], side="left")
+        return columns
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        is_batch = self.noisy.ndim == 2
+        noisy, scores = (self.noisy[0], self.scores[0]) if is_batch else (self.noisy, self.scores)
+        best = self._top(noisy, SHOWN_ROWS, None, 0)
+        columns = {"id": best.tolist(), "score": scores[best].tolist(), "noisy": noisy[best].tolist()}
+        return columns, f"The best {len(best):,} of {len(noisy):,} records{' of query 0' * is_batch}, by noisy score"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,6 +264,15 @@ class GramRelease(Release):
         """Return the same release as an (n, r) factor instead of two (n, n) matrices, without the noisy matrix."""
         return FactoredGramRelease(guarantee=self.guarantee, factor=self.embeddings(rank), projection=self.projection)
 
+    def _list_values(self) -> NDArray[Any]:
+        return self.gram
+
+    def _list_columns(self) -> Columns:
+        return _list_matrix_columns(self.gram)
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        return _preview_matrix(self.gram)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactoredGramRelease(Release):
@@ -239,6 +298,15 @@ class FactoredGramRelease(Release):
         if rank is None or rank >= self.factor.shape[1]:
             return self.factor
         return factor_gram(self.gram, rank)
+
+    def _list_values(self) -> NDArray[Any]:
+        return self.gram
+
+    def _list_columns(self) -> Columns:
+        return _list_matrix_columns(self.gram)
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        return _preview_matrix(multiply_factor(self.factor[:_SHOWN_PAIRS]), len(self.factor))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -301,6 +369,23 @@ class MatchRelease(Release):
         half = reach / (2 * self.keep - 1)
         return max(0.0, self.count - half), min(float(n), self.count + half)
 
+    def _list_values(self) -> NDArray[Any]:
+        if not len(self.noisy):
+            return super()._list_values()
+        return np.clip(self.noisy, *self.guarantee.score_range)
+
+    def _list_columns(self) -> Columns:
+        columns: Columns = {"id": self.indices}
+        if len(self.noisy):
+            noisy = self.noisy[np.searchsorted(self.candidates, self.indices)]
+            columns |= {"score": np.clip(noisy, *self.guarantee.score_range), "noisy": noisy}
+        return columns
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        columns = cut_columns(self._list_columns())
+        order = "best first" if len(self.noisy) else "in a random order"
+        return columns, f"{len(columns['id']):,} of the {len(self.candidates):,} named records, {order}"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TopKRelease(Release):
@@ -319,6 +404,12 @@ class TopKRelease(Release):
             and len(np.unique(self.indices)) == len(self.indices)
             and bool(np.all((self.indices >= 0) & (self.indices < n)))
         )
+
+    def _list_columns(self) -> Columns:
+        return {"rank": np.arange(1, len(self.indices) + 1), "id": self.indices}
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        return cut_columns(self._list_columns()), f"The best {min(SHOWN_ROWS, len(self.indices)):,} records"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -401,6 +492,28 @@ class HistogramRelease(Release):
         quantiles = (np.arange(20_000) + 0.5) / 20_000
         rates, edges = self.rates[::-1], self.edges[::-1]
         return Sample(np.interp(quantiles, rates, edges))
+
+    def _list_values(self) -> NDArray[Any]:
+        return self.counts
+
+    def _list_columns(self) -> Columns:
+        return {"low": self.edges[:-1], "high": self.edges[1:], "count": self.counts, "rate": self.rates[:-1]}
+
+    def _preview(self) -> tuple[dict[str, Any], str]:
+        places = np.unique(np.linspace(0, len(self.counts) - 1, SHOWN_ROWS).astype(int))
+        columns = {name: values[places].tolist() for name, values in self._list_columns().items()}
+        return columns, f"{len(places):,} of {len(self.counts):,} bins; 'rate' is the share of scores above 'low'"
+
+
+def _list_matrix_columns(gram: Float) -> Columns:
+    """List the columns of a matrix: the number of each record, and its score with every record."""
+    return {"id": np.arange(len(gram)), **{str(place): column for place, column in enumerate(gram.T)}}
+
+
+def _preview_matrix(gram: Float, records: int | None = None) -> tuple[dict[str, Any], str]:
+    corner = gram[:_SHOWN_PAIRS, :_SHOWN_PAIRS]
+    columns = {name: values.tolist() for name, values in _list_matrix_columns(corner).items()}
+    return columns, f"The scores of the first {len(corner)} of {records or len(gram):,} records with each other"
 
 
 def is_seed(value: object) -> bool:

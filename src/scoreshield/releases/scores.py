@@ -168,7 +168,7 @@ def release_scores(
     )
     pending = prepare(embeddings, epsilon=epsilon, rng=rng)
     if require_recall is not None or (is_ranked and rng is None):
-        rows = make_public_rows(*np.shape(embeddings))
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
         _check_worth(
             pending.guarantee,
             rows.shape[1],

@@ -30,3 +30,7 @@ __all__ = [
     "statistical_dimension_box",
     "statistical_dimension_row",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield._locks import ThreadLock
 from scoreshield._types import AccountLike, Rng
+from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary, cut_columns
 from scoreshield.decisions.estimates import ScoreEstimate
 from scoreshield.decisions.laws import find_noise_range, find_noise_std, find_score_law, has_unknown_law
 from scoreshield.decisions.queries import QueryScores
@@ -48,9 +49,24 @@ _UNKNOWN_ERROR = (
 )
 
 
+class Hit(NamedTuple):
+    """One record that a query found.
+
+    Attributes:
+        id: The id of the record.
+        score: Its score, as in `Hits.scores`; None where only names were released.
+    """
+
+    id: Any
+    score: float | None
+
+
 @dataclass(frozen=True)
-class Hits:
+class Hits(NotebookObject):
     """What a query found, best first. Printing hits shows a table.
+
+    ``for id, score in hits`` and ``hits[0]`` give each `Hit`. ``hits[:3]`` gives fewer hits, and ``np.asarray(hits)``
+    the scores.
 
     Attributes:
         ids: The ids of the records, as the store names them, or of the identities, with centroids.
@@ -81,6 +97,55 @@ class Hits:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __iter__(self) -> Iterator[Hit]:
+        scores = [None] * len(self.ids) if self.scores is None else self.scores.tolist()
+        return map(Hit, self.ids, scores)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+
+    def __getitem__(self, place: int | slice) -> Hit | Hits:
+        if isinstance(place, slice):
+            scores, noisy = (None if one is None else one[place] for one in (self.scores, self.noisy))
+            return replace(self, ids=self.ids[place], scores=scores, noisy=noisy)
+        return Hit(self.ids[place], None if self.scores is None else float(self.scores[place]))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float:
+        if self.scores is None:
+            raise InvalidInput("These hits have no scores: only names were released.")
+        return np.array(self.scores, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        g = self.guarantee
+        promise = "nothing was released" if g is None else f"({g.epsilon:g}, {g.delta:g})-DP, {g.verdict}"
+        return f"<Hits: {len(self)} {'record' if len(self) == 1 else 'records'}, version {self.version}, {promise}>"
+
+    def _summarise(self) -> ObjectSummary:
+        columns = {"rank": list(range(1, min(len(self), SHOWN_ROWS) + 1)), **cut_columns(self._list_columns())}
+        has_places = self.scores is not None and self.noise_std is None
+        sentences = [] if self.guarantee is None else [self.guarantee.sentence]
+        sentences += [self.worth.sentence] if self.worth is not None else []
+        facts = {} if self.guarantee is None else self.guarantee.list_facts()
+        if self.noise_std is not None:
+            facts["Noise of a released score"] = f"standard deviation {self.noise_std:.3g}"
+        return ObjectSummary(
+            f"Hits: {len(self):,} {'record' if len(self) == 1 else 'records'}",
+            " ".join(sentences),
+            facts,
+            columns if len(self) else {},
+            _PLACES if has_places else "",
+            () if self.guarantee is None else self.guarantee.warnings,
+        )
+
+    def _list_columns(self) -> Columns:
+        columns: Columns = {"id": list(self.ids)}
+        if self.scores is not None and self.noisy is not None:
+            columns |= {"score": self.scores, "noisy": self.noisy}
+        return columns
 
     def __str__(self) -> str:
         """Write a table: the rank, the id, the score and the released value of each hit.

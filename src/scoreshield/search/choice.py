@@ -81,7 +81,7 @@ def check_queries(queries: Any) -> Float | int | None:
     if queries is None:
         return None
     must = "public queries, one per row, or how many queries will be asked"
-    if np.ndim(queries) == 0:
+    if not isinstance(queries, list | tuple) and np.ndim(queries) == 0:
         return _validation.check_count(queries, "queries")
     found: NDArray[Any] = _validation.check_array(queries, "queries", must)
     if found.ndim != 2 or not found.size or found.dtype.kind not in "fiu":

@@ -16,6 +16,7 @@ from scoreshield._types import AccountLike, Rng
 from scoreshield.errors import InvalidInput, InvalidParameter, InvalidRow, StoreError
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.releases.pipeline import check_account
+from scoreshield.releases.results import Release
 from scoreshield.stores.arrays import ArrayStore
 from scoreshield.stores.pinned import Pin, PinnedStore
 from scoreshield.stores.protocol import Store, is_store
@@ -32,7 +33,8 @@ def pin_store(store: Store | PinnedStore | ArrayLike, pin: Pin, check_every: flo
         return store
     if is_store(store):
         return PinnedStore(store, pin=pin, check_every=check_every)
-    if not isinstance(store, str | Path | list | tuple) and not hasattr(store, "__array__"):
+    is_array = isinstance(store, str | Path | list | tuple) or hasattr(store, "__array__")
+    if not is_array or isinstance(store, Release):
         must = "a store of scoreshield.stores, an object with the same members, or an (n, d) array"
         _validation.reject("store", must, store)
     return PinnedStore(ArrayStore(cast("ArrayLike", store)), pin=pin, check_every=check_every)

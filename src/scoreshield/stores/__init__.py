@@ -43,3 +43,7 @@ def __getattr__(name: str) -> _Any:
     if name in _ADAPTERS:
         return getattr(_import_module(f"scoreshield.stores.{_ADAPTERS[name]}"), name)
     raise AttributeError(f"module 'scoreshield.stores' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -74,8 +74,8 @@ class ArrayStore(BaseStore):
 
 
 def _convert_ids(ids: Any) -> list[Any]:
-    if isinstance(ids, np.ndarray) and ids.ndim == 1:
-        return list(ids.tolist())
+    if hasattr(ids, "__array__") and np.ndim(ids) == 1:  # also a column of a data frame
+        return list(np.asarray(ids).tolist())
     if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
         _validation.reject("ids", "a sequence, one id per row", ids)
     return list(ids)

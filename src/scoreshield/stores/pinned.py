@@ -238,7 +238,7 @@ def _make_probe(dimension: int) -> NDArray[np.float32]:
 
 def _check_scores(store: Store, ids: Sequence[Any], data: Any, zero: Set[Any] = frozenset()) -> NDArray[Any]:
     """Check for one finite score per record. The score of a zero vector does not matter."""
-    values: NDArray[Any] = np.asarray(data)
+    values: NDArray[Any] = _validation.to_array(data)
     if values.ndim != 1 or len(values) != len(ids) or values.dtype.kind != "f":
         raise StoreError(f"{store.name} did not give one score per record.")
     if not len(values):
@@ -256,7 +256,7 @@ def _read_checked_records(store: Store) -> Records | None:
         return None
     ids = records.ids
     try:
-        vectors = np.asarray(records.vectors)
+        vectors = _validation.to_array(records.vectors)
     except ValueError:  # rows of different lengths
         vectors = np.empty(0, dtype=object)
     if vectors.dtype.kind == "f" and not _embeddings.has_own_dtype(records.vectors):

@@ -34,3 +34,7 @@ __all__ = [
     "sts_spearman",
     "user_vectors",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

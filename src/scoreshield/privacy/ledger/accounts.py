@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, NamedTuple
 from scoreshield import _files, _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import check_text, validate
+from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary
 from scoreshield.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.draws import DrawCounts, DrawStep
@@ -110,7 +111,7 @@ class PendingCharge:
         return charge()
 
 
-class Ledger:
+class Ledger(NotebookObject):
     """The budget of one collection, or of several, in a database.
 
     Make one with `create` and open it with `open`. The constructor does either: it opens a ledger that
@@ -471,6 +472,32 @@ class Ledger:
 
         _files.write_whole({path: write}, private=True)
 
+    def list_totals(self) -> dict[str, float]:
+        """List what is spent on each dataset, by its name; with "all" for charges that name none."""
+        spent = {name: self.spent_on(name) for name in self.datasets()}
+        return spent or {"all": self.spent}
+
+    def _summarise(self) -> ObjectSummary:
+        title = f"Ledger {self.name}"
+        limit = f"at most {self.epsilon!r} at delta {self.delta!r}, for each dataset"
+        try:
+            entries, totals = self.entries(), self.list_totals()
+        except LedgerError as error:  # a notebook shows an object, and raises nothing
+            return ObjectSummary(title, facts={"Limit": limit}, warnings=(str(error),))
+        largest = sorted(totals, key=lambda name: -totals[name])
+        names = largest[:SHOWN_ROWS]
+        columns: Columns = {
+            "dataset": names,
+            "spent epsilon": [totals[name] for name in names],
+            "left": [max(0.0, self.epsilon - totals[name]) for name in names],
+        }
+        count = f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}"
+        caption = f"{len(names):,} of {len(totals):,} datasets, the most spent first"
+        return ObjectSummary(title, "", {"Limit": limit, "Holds": count}, columns, caption)
+
+    def _list_columns(self) -> Columns:
+        return _list_entry_columns(self.entries())
+
     def _find_name(self, name: Any) -> str | None:
         """Return the name that is charged: an old one as it was written, a new one in its one spelling."""
         if name is None:
@@ -564,7 +591,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(NotebookObject):
     """The line of one collection in a ledger, with the notes who and why of its charges."""
 
     ledger: Ledger
@@ -614,6 +641,45 @@ class Account:
     def headroom(self) -> Headroom:
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         return self.ledger.headroom_on(self.dataset)
+
+    def entries(self) -> list[Entry]:
+        """List the entries that count against this account, in order, with those that name no dataset."""
+        own = (None, self.dataset)
+        return [entry for entry in self.ledger.entries() if self.dataset is None or entry.dataset in own]
+
+    def _summarise(self) -> ObjectSummary:
+        title = f"Account {'of all datasets' if self.dataset is None else self.dataset} in {self.ledger.name}"
+        limit = f"at most {self.ledger.epsilon!r} at delta {self.ledger.delta!r}"
+        try:
+            entries, spent, remaining = self.entries(), self.spent, self.remaining
+            newest = _list_entry_columns(entries[-SHOWN_ROWS:])
+        except LedgerError as error:
+            return ObjectSummary(title, facts={"Limit": limit}, warnings=(str(error),))
+        facts = {"Limit": limit, "Spent": f"{spent:.6g}", "Left": f"{remaining:.6g}"}
+        shown = {name: newest[name] for name in ("id", "time", "epsilon", "delta", "mechanism", "who", "why")}
+        caption = f"The newest {len(newest['id']):,} of {len(entries):,} entries"
+        return ObjectSummary(title, "", facts, shown if entries else {}, caption)
+
+    def _list_columns(self) -> Columns:
+        return _list_entry_columns(self.entries())
+
+
+def _list_entry_columns(entries: list[Entry]) -> Columns:
+    """List the columns of entries, with epsilon, delta and mechanism of the guarantee of each."""
+    names = ("id", "time", "dataset", "kind", "unit", "who", "why", "note", "hash")
+    columns: Columns = {name: [getattr(entry, name) for entry in entries] for name in names}
+    facts = [_read_promise(entry) for entry in entries]
+    return columns | {name: [one.get(name) for one in facts] for name in ("epsilon", "delta", "mechanism")}
+
+
+def _read_promise(entry: Entry) -> dict[str, Any]:
+    """Read the guarantee of an entry; for a draw of an index, with the epsilon that the draw costs."""
+    facts = entry.to_dict()["guarantee"]
+    if entry.kind == CHARGE or not isinstance(facts, dict):
+        return facts if isinstance(facts, dict) else {}
+    total = facts.get("promise", {})
+    price = 0.0 if entry.kind == FREE_DRAW else total.get("details", {}).get("epsilon_per_draw")
+    return {**total, "epsilon": price}
 
 
 class _Charge(NamedTuple):

@@ -255,12 +255,13 @@ def _list_thresholds(impostor: Any, low: float, high: float, rate: float) -> tup
     A distribution is tried on a grid. A sample is tried at its own scores. The chance that a new score exceeds one
     that has k of n scores above it lies between k / n and (k + 1) / (n + 1); the middle is taken.
     """
-    values = getattr(impostor, "values", impostor)
+    own = getattr(impostor, "values", None)
+    values = own if isinstance(own, np.ndarray) else impostor
     if callable(getattr(impostor, "clean_rate", None)) and not isinstance(values, np.ndarray):
         places = np.linspace(low, high, _PLACES + 2)[1:-1]
         return places, tail(impostor, places, "impostor")
     tail(values, np.zeros(1), "impostor")  # checks the scores
-    scores = np.asarray(values, dtype=np.float64)
+    scores = _validation.to_array(values).astype(np.float64)
     if len(scores) * rate < 1:
         raise InvalidInput(
             f"{len(scores):,} impostor scores cannot show a false-match rate of {rate:g}: give at least "
