@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import Force, Json, LedgerArgument, ListedDataset
 from scoreshield.cli.output import check_new_file, find_ledger_file, say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import DRAW, FREE_DRAW, Entry, shorten
 
-app = typer.Typer(
+app = CommandApp(
     help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
 )
 

@@ -10,6 +10,7 @@ import typer
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import Norm
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import (
     Array,
     CalibrationOption,
@@ -44,7 +45,7 @@ from scoreshield.releases.index_plan import CENTERS, IndexMechanism, IndexUse, R
 from scoreshield.releases.top_k import Selection
 from scoreshield.releases.versions import Changes
 
-app = typer.Typer(
+app = CommandApp(
     help="Release scores, matches, the best records, a batch, a histogram, an index, a row or a Gram matrix: FILE.npz "
     "with the guarantee inside, FILE.json and FILE.txt beside it."
 )

@@ -9,15 +9,11 @@ from typing import Annotated
 import typer
 
 import scoreshield as ss
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import check_not_input, say
 
-app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
-
-
-@app.callback()
-def _report() -> None:
-    """Figures and pages."""
+app = CommandApp(help="Make the results page, and the figures of the paper.")
 
 
 @app.command("results", epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")

@@ -1,0 +1,165 @@
+"""How commands present themselves: their help, the option that an error names, and a command that is loaded when called.
+
+Help names no value for a switch. Examples stand on lines of their own and are never wrapped, so that they can be
+pasted. A group without a command shows its help.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from scoreshield.cli.commands import GROUPS
+from scoreshield.errors import InvalidInput, InvalidParameter, InvalidRow
+
+#: Settings of every command: ``-h`` is ``--help``.
+CONTEXT = {"help_option_names": ["--help", "-h"]}
+
+
+class ExplainedCommand(TyperCommand):
+    """A command whose help ends with an example, and whose errors name the option that was given."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with _hide_epilog(self) as example:
+            super().format_help(ctx, formatter)
+        _write_example(formatter, example)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_switch_values(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidParameter as error:
+            option = find_option(self.params, error.parameter)
+            if option is None:
+                raise
+            raise InvalidInput(f"{option} {error.problem}") from error
+        except InvalidRow as error:
+            option = find_option(self.params, error.parameter)
+            if option is None:
+                raise
+            raise InvalidInput(str(InvalidRow(option, error.row)).replace(f"'{option}'", option)) from error
+
+
+class ExplainedGroup(TyperGroup):
+    """A group of commands that shows its help where no command is given."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with _hide_epilog(self) as example:
+            super().format_help(ctx, formatter)
+        _write_example(formatter, example)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_switch_values(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or (["--help"] if not ctx.resilient_parsing else []))
+
+
+class RootGroup(ExplainedGroup):
+    """The whole command line. The module of a command is imported when the command is looked up."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast("Any", CommandTable())
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return list(self.commands)
+
+
+class CommandTable(Mapping[str, Any]):
+    """All commands by their names, each made when it is read."""
+
+    def __init__(self) -> None:
+        self._entries = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            module, attribute, summary = self._entries[name]
+            found = getattr(import_module(f"scoreshield.cli.{module}"), attribute)
+            example = getattr(import_module(f"scoreshield.cli.{module}"), "EXAMPLE", None)
+            command = typer.main.get_command(
+                found if isinstance(found, typer.Typer) else _wrap_function(name, found, example)
+            )
+            command.name, command.short_help = name, summary
+            self._made[name] = command
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class CommandApp(typer.Typer):
+    """A group of commands, each with the help of `ExplainedCommand`."""
+
+    def __init__(self, **settings: Any) -> None:
+        defaults: dict[str, Any] = {
+            "cls": ExplainedGroup,
+            "context_settings": CONTEXT,
+            "rich_markup_mode": "rich",
+            "pretty_exceptions_enable": False,
+            "add_completion": False,
+        }
+        super().__init__(**{**defaults, **settings})
+
+    def command(self, *args: Any, **settings: Any) -> Any:
+        """Register a command, as `typer.Typer.command` does."""
+        return super().command(*args, **{"cls": ExplainedCommand, "context_settings": CONTEXT, **settings})
+
+
+def find_option(params: list[Any], parameter: str) -> str | None:
+    """Find how a user writes a parameter of a Python function: ``--epsilon``, or the name of an argument.
+
+    Args:
+        params: The options and arguments of the command.
+        parameter: The name of the parameter.
+
+    Returns:
+        None where the command has no such option.
+    """
+    flag = "--" + parameter.strip("_-").replace("_", "-")
+    for param in params:
+        if flag in param.opts or parameter == param.name:
+            return param.opts[0] if param.param_type_name == "option" else (param.metavar or param.name.upper())
+    return None
+
+
+def _wrap_function(name: str, function: Any, example: str | None) -> typer.Typer:
+    app = CommandApp()
+    app.command(name, epilog=example)(function)
+    return app
+
+
+def _hide_switch_values(params: list[Any]) -> list[Any]:
+    for param in params:
+        if isinstance(param, TyperOption) and param.is_flag:
+            param.metavar = ""
+    return params
+
+
+@contextlib.contextmanager
+def _hide_epilog(command: Any) -> Iterator[str | None]:
+    """Keep an epilog out of the help that Typer formats, which would wrap it."""
+    epilog: str | None = command.epilog
+    command.epilog = None
+    try:
+        yield epilog
+    finally:
+        command.epilog = epilog
+
+
+def _write_example(formatter: Any, example: str | None) -> None:
+    if not example:
+        return
+    lines = example.split("\n")
+    formatter.write("\n".join([f" Example{'s' if len(lines) > 1 else ''}:", *(f"   {line}" for line in lines), ""]))

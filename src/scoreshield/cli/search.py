@@ -1,0 +1,2 @@
+def search_command() -> None:
+    """x."""

@@ -1,0 +1,2 @@
+def show_command() -> None:
+    """x."""
