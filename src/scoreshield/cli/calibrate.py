@@ -46,5 +46,3 @@ def calibrate_command(
     typer.echo(f"best attack: AUC             {facts['attack_auc']:.6f} (0.5 is a coin toss)")
     typer.echo(f"best attack: advantage       {facts['attack_advantage']:.6f} (0 is a coin toss)")
     typer.echo(f"verdict                      {facts['verdict']}")
-
-

@@ -29,5 +29,3 @@ def demo_command(
         typer.echo(json.dumps(summary.to_dict()))
     else:
         summary.show(Console())
-
-

@@ -1,4 +1,4 @@
-"""How commands present themselves: their help, the option that an error names, and a command that is loaded when called.
+"""How commands present themselves: their help, the option that an error names, and loading when they are called.
 
 Help names no value for a switch. Examples stand on lines of their own and are never wrapped, so that they can be
 pasted. A group without a command shows its help.

@@ -17,9 +17,7 @@ from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import DRAW, FREE_DRAW, Entry, shorten
 
-app = CommandApp(
-    help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
-)
+app = CommandApp(help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole.")
 
 
 @app.command("init", epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6")

@@ -144,6 +144,7 @@ ListedDataset = Annotated[str | None, typer.Option(help="One dataset, by its nam
 # The output.
 Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an earlier release of that name.")]
+Page = Annotated[bool, typer.Option("--html", help="Also write the certificate as a page that prints, FILE.html.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 
 
@@ -265,6 +266,7 @@ class OutputOptions:
     """How a release is written and printed."""
 
     force: Force = False
+    html: Page = False
     as_json: Json = False
 
 

@@ -79,7 +79,9 @@ def release_scores_command(
     options: OutputOptions,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     ranking.check(use)
     public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_scores(
@@ -103,7 +105,7 @@ def release_scores_command(
     )
     k = 10 if ranking.top_k is None else ranking.top_k
     facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -127,7 +129,7 @@ def release_row_command(
     options: OutputOptions,
 ) -> None:
     """Release the similarity of one record with every record."""
-    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     ranking.check()
     records, public_scores = _files.read_array(embeddings, name=array, mapped=True), worth.read_scores()
     release = ss.release_row(
@@ -149,7 +151,7 @@ def release_row_command(
     facts = ranking.list_best_records(release)
     if ranking.top_k is not None:
         facts |= worth.describe(release.guarantee, ranking.top_k, records.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
@@ -182,7 +184,7 @@ def release_gram_command(
     options: OutputOptions,
 ) -> None:
     """Release all pairwise similarities."""
-    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     adjacency = identities.choose_adjacency()
     if gram_radius is not None:
         if identities.labels is not None:
@@ -217,6 +219,7 @@ def release_gram_command(
             "residual": release.residual,
             "converged": release.converged,
         },
+        has_page=options.html,
     )
 
 
@@ -242,7 +245,9 @@ def release_matches_command(
     options: OutputOptions,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -265,7 +270,7 @@ def release_matches_command(
         "count_95_percent": [low, high],
         **worth.describe(release.guarantee, 10, public.shape[-1], public_scores),
     }
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
@@ -286,7 +291,9 @@ def release_top_k_command(
     options: OutputOptions,
 ) -> None:
     """Release the indices of the k best records, without their scores."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -302,7 +309,7 @@ def release_top_k_command(
         ledger=charge.open_account(),
     )
     facts = {"top_k": release.indices.tolist()} | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("batch", epilog="scoreshield release batch docs.npy --queries qs.npy --k 10 --epsilon 10 --output b.npz")
@@ -332,7 +339,16 @@ def release_batch_command(
     options: OutputOptions,
 ) -> None:
     """Release which records answer each query of a batch, for one epsilon."""
-    check_output(output, options.force, embeddings, queries, levels, identities.labels, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        embeddings,
+        queries,
+        levels,
+        identities.labels,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if level is not None and levels is not None:
         raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
     public_scores = worth.read_scores()
@@ -358,7 +374,7 @@ def release_batch_command(
     }
     if print_best:
         facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
@@ -380,7 +396,9 @@ def release_histogram_command(
     options: OutputOptions,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
@@ -398,7 +416,7 @@ def release_histogram_command(
     facts = {"rate_error_95_percent": release.error(0.95)}
     if target_fmr is not None:
         facts["threshold"] = release.threshold(target_fmr)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 20 --output index.npz")
@@ -442,7 +460,17 @@ def release_index_command(
 ) -> None:
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
-    check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ids, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        embeddings,
+        identities.labels,
+        codebook,
+        center_file,
+        ids,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if codebook is None and (codebook_source is not None or code_size is not None):
         raise ss.InvalidInput("Give --codebook with --codebook-source and --code-size, or leave them out.")
     given: dict[str, Any] = {}
@@ -474,7 +502,7 @@ def release_index_command(
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
     if use == "search":
         facts["worth"] = release.worth(public_scores=public_scores).sentence
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("update", epilog="scoreshield release update index.npz --removed gone.txt --output next.npz")
@@ -494,7 +522,18 @@ def release_update_command(
     options: OutputOptions,
 ) -> None:
     """Release the next version of an index: draw new and changed rows, and keep all others."""
-    check_output(output, options.force, index, added, added_ids, changed, changed_ids, removed, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        index,
+        added,
+        added_ids,
+        changed,
+        changed_ids,
+        removed,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if (added is None) != (added_ids is None) or (changed is None) != (changed_ids is None):
         raise ss.InvalidInput("Give --added with --added-ids and --changed with --changed-ids.")
     before = ss.load(index)
@@ -512,4 +551,4 @@ def release_update_command(
             progress=progress,
         )
     facts = {"version": release.version, "largest_draws": release.largest_draws}
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
