@@ -21,7 +21,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Look and check": {
         "show": ("show", "show_command", "Say what a file is, and print its certificate and verdict."),
-        "verify": ("verify", "verify_command", "Check a file, its certificate and its ledger entry."),
+        "verify": ("verify", "verify_file_command", "Check a file, its certificate and its ledger entry."),
         "ledger": ("ledger", "app", "Keep the privacy budget of a collection."),
         "audit": ("audit", "run_audit_command", "Attack a release, and bound from below what it leaks."),
         "doctor": ("doctor", "doctor_command", "Say what is installed, what is missing, and how to install it."),

@@ -70,7 +70,7 @@ class InstalledPart(NamedTuple):
 
 
 class Requirement(NamedTuple):
-    """One line of the package's metadata: a distribution, its extras, the least version, and the extra that needs it."""
+    """One line of the metadata: a distribution, its extras, the least version, and the extra that needs it."""
 
     name: str
     extras: tuple[str, ...]

@@ -7,6 +7,7 @@ pasted. A group without a command shows its help.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from scoreshield.cli.commands import GROUPS
 from scoreshield.errors import InvalidInput, InvalidParameter, InvalidRow
 
+_ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)='(?P<value>[\w-]+)'")
 #: Settings of every command: ``-h`` is ``--help``.
 CONTEXT = {"help_option_names": ["--help", "-h"]}
 
@@ -35,16 +37,11 @@ class ExplainedCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except InvalidParameter as error:
-            option = find_option(self.params, error.parameter)
-            if option is None:
+        except InvalidInput as error:
+            text = name_option(error, self.params)
+            if text is None:
                 raise
-            raise InvalidInput(f"{option} {error.problem}") from error
-        except InvalidRow as error:
-            option = find_option(self.params, error.parameter)
-            if option is None:
-                raise
-            raise InvalidInput(str(InvalidRow(option, error.row)).replace(f"'{option}'", option)) from error
+            raise InvalidInput(text) from error
 
 
 class ExplainedGroup(TyperGroup):
@@ -115,6 +112,31 @@ class CommandApp(typer.Typer):
     def command(self, *args: Any, **settings: Any) -> Any:
         """Register a command, as `typer.Typer.command` does."""
         return super().command(*args, **{"cls": ExplainedCommand, "context_settings": CONTEXT, **settings})
+
+
+def name_option(error: InvalidInput, params: list[Any]) -> str | None:
+    """Write an error of a Python function with the names of the options that the user gave.
+
+    Args:
+        error: The error.
+        params: The options and arguments of the command.
+
+    Returns:
+        None where the error names no parameter that the command has.
+    """
+    if isinstance(error, InvalidParameter):
+        option = find_option(params, error.parameter)
+        return None if option is None else f"{option} {error.problem}"
+    if isinstance(error, InvalidRow):
+        option = find_option(params, error.parameter)
+        return None if option is None else str(error).replace(f"'{error.parameter}'", option)
+    return _ARGUMENT.sub(lambda found: _name_argument(found, params), str(error))
+
+
+def _name_argument(found: re.Match[str], params: list[Any]) -> str:
+    """Write an argument of Python, ``norm='ball'``, as an option, ``--norm ball``, where the command has it."""
+    option = find_option(params, found["name"])
+    return found[0] if option is None or not option.startswith("-") else f"{option} {found['value']}"
 
 
 def find_option(params: list[Any], parameter: str) -> str | None:

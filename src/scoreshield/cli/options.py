@@ -321,7 +321,7 @@ def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallba
         yield None
         return
     if not console.is_terminal:
-        yield _make_line_printer(doing)
+        yield make_line_printer(doing)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -329,7 +329,7 @@ def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallba
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _make_line_printer(doing: str) -> ProgressCallback:
+def make_line_printer(doing: str) -> ProgressCallback:
     """Make a function that prints progress to standard error, at most one line in ten seconds and none before."""
     printed = time.monotonic()
 

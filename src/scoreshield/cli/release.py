@@ -47,7 +47,8 @@ from scoreshield.releases.versions import Changes
 
 app = CommandApp(
     help="Release scores, matches, the best records, a batch, a histogram, an index, a row or a Gram matrix: FILE.npz "
-    "with the guarantee inside, FILE.json and FILE.txt beside it."
+    "with the guarantee inside, FILE.json and FILE.txt beside it.",
+    epilog="scoreshield release scores docs.npy --query q.npy --epsilon 8 --for ranking --output r.npz",
 )
 
 
@@ -83,6 +84,10 @@ def release_scores_command(
         output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
     )
     ranking.check(use)
+    if use != "values" and mechanism is not None:
+        raise ss.InvalidInput(f"--for {use} chooses the mechanism: leave --mechanism out, or --for.")
+    if use == "threshold" and ranking.threshold is None:
+        raise ss.InvalidInput("--for threshold needs --threshold, the public score that decides.")
     public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -131,6 +136,8 @@ def release_row_command(
     """Release the similarity of one record with every record."""
     check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     ranking.check()
+    if worth.require_recall is not None and ranking.top_k is None:
+        raise ss.InvalidInput("--require-recall needs --top-k, which says how many records are read from the row.")
     records, public_scores = _files.read_array(embeddings, name=array, mapped=True), worth.read_scores()
     release = ss.release_row(
         records,

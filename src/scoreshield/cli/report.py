@@ -13,10 +13,12 @@ from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import check_not_input, say
 
-app = CommandApp(help="Make the results page, and the figures of the paper.")
+app = CommandApp(
+    help="Make the results page, and the figures of the paper.", epilog="scoreshield report figures --out figures"
+)
 
 
-@app.command("results", epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")
+@app.command("results", epilog="scoreshield report results --runs runs --markdown results.md --html results.html")
 def results_command(
     runs: Annotated[Path, typer.Option(help="Folder that holds the run folders of `scoreshield bench`.")] = Path(
         "runs"

@@ -43,8 +43,7 @@ def _run(arguments: list[str]) -> NoReturn:
     except typer.TyperException as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         context = getattr(error, "ctx", None)
-        message = message if message.endswith("?") else f"{message.rstrip('.')}."
-        _stop(f"{message} See '{context.command_path if context else 'scoreshield'} --help'.")
+        _stop(f"{message.rstrip('.')} (see '{context.command_path if context else 'scoreshield'} --help').")
     except ScoreShieldError as error:
         _stop(_read_message(error))
     except OSError as error:

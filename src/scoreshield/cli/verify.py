@@ -41,7 +41,7 @@ class FileCheck(NamedTuple):
     detail: str
 
 
-def verify_command(
+def verify_file_command(
     file: Annotated[str, typer.Argument(help="A file that `scoreshield show` knows.", metavar="FILE")],
     ledger: Annotated[
         str | None, typer.Option(help="Look for the entry of the release here: sqlite:///FILE or postgresql://...")

@@ -54,16 +54,16 @@ def list_statements(guarantee: Guarantee) -> list[Statement]:
     def say(label: str, *sentences: str, is_free: bool = False) -> None:
         found.append(Statement(label, " ".join(sentences), is_free))
 
-    say("Verdict", *write_verdict(guarantee))
+    say("Verdict", *_write_verdict(guarantee))
     say("Released", _describe_release(guarantee) + ".")
     if guarantee.provenance is not None:
         for label, text in _list_provenance(guarantee.provenance):
             say(label, text, is_free=True)
     say(
         "Promise",
-        f"({round_up(guarantee.epsilon)}, {round_up(guarantee.delta)})-differential privacy"
+        f"({format_bound(guarantee.epsilon)}, {format_bound(guarantee.delta)})-differential privacy"
         if guarantee.delta
-        else f"pure {round_up(guarantee.epsilon)}-differential privacy",
+        else f"pure {format_bound(guarantee.epsilon)}-differential privacy",
         "(one change multiplies the probability of an event by at most e^epsilon, and adds at most delta)."
         if guarantee.delta
         else "(one change multiplies the probability of an event by at most e^epsilon).",
@@ -80,7 +80,7 @@ def list_statements(guarantee: Guarantee) -> list[Statement]:
         "This holds even if the attacker knows everything else.",
     )
     if guarantee.regime == "hits":
-        null, replacement = (round_up(guarantee.details[f"{kind}_epsilon"]) for kind in ("null", "replacement"))
+        null, replacement = (format_bound(guarantee.details[f"{kind}_epsilon"]) for kind in ("null", "replacement"))
         say(
             "Both figures",
             f"Whether a record ever answered at all (against a null record): {null}-differential privacy.",
@@ -106,8 +106,7 @@ def list_statements(guarantee: Guarantee) -> list[Statement]:
     return found
 
 
-def write_verdict(guarantee: Guarantee) -> list[str]:
-    """Write the verdict and what it rests on, one sentence or part of one each."""
+def _write_verdict(guarantee: Guarantee) -> list[str]:
     profile = guarantee.record_profile()
     word = judge_profile(profile)
     sentences = [f"{word.capitalize()}."]
@@ -145,7 +144,7 @@ def _list_provenance(provenance: Provenance) -> list[tuple[str, str]]:
     return [*((label, text) for label, text in texts if text.strip()), ("Ledger entry", entry)]
 
 
-def round_up(value: float) -> str:
+def format_bound(value: float) -> str:
     """Format a number with six digits, never below its value."""
     return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
@@ -161,8 +160,8 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
         sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
         if "share" in guarantee.details:
             sentences.append(
-                f"A share of {round_up(guarantee.details['share'])} of the records is answered for, each exposed as "
-                f"under epsilon {round_up(guarantee.epsilon)}; the others are released at the lowest level."
+                f"A share of {format_bound(guarantee.details['share'])} of the records is answered for, each exposed "
+                f"as under epsilon {format_bound(guarantee.epsilon)}; the others are released at the lowest level."
             )
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
@@ -274,7 +273,7 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
     if isinstance(guarantee.adjacency, NullRecord):
         found.append(
             "the promise is against a null record; between any two records it is pure "
-            f"{round_up(guarantee.details['replacement_epsilon'])}-differential privacy."
+            f"{format_bound(guarantee.details['replacement_epsilon'])}-differential privacy."
         )
     elif not guarantee.covers_record_replacement:
         found.append(
@@ -291,7 +290,7 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
     records = max(count_rows(guarantee))
     if guarantee.delta >= 1 / records:
         found.append(
-            f"delta {round_up(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
+            f"delta {format_bound(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
             f"reveals {format_number(guarantee.delta * records)} whole records on average would keep a promise with "
             "this delta. The verdict is about one record only."
         )

@@ -15,7 +15,7 @@ import numpy as np
 from scoreshield import _files
 from scoreshield._formatting import typeset_delta, typeset_percent_tick, typeset_text
 from scoreshield._validation import reject, validate
-from scoreshield.privacy.certificate import Statement, format_ceiling, list_statements, round_up
+from scoreshield.privacy.certificate import Statement, format_bound, format_ceiling, list_statements
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.verdicts import FALSE_ALARMS, LAST, VerdictWord, format_right_guesses
@@ -61,7 +61,7 @@ def render_certificate_page(
         more=f"The promise: {stated['Promise'].text}",
         warnings=[f"{text[0].upper()}{text[1:]}" for text in guarantee.warnings],
         figures=_list_figures(guarantee),
-        charts=[build_attack_chart(guarantee.record_profile())],
+        charts=[build_detection_chart(guarantee.record_profile())],
         statements=[(one.label, one.text) for one in statements if one.label not in (*_LEADING, *_ORIGIN, *_METHOD)],
         origin=[*origin, *(facts or {}).items()],
         method=[(one.label, one.text) for one in statements if one.label in _METHOD],
@@ -93,7 +93,7 @@ def save_certificate_page(
     _files.write_whole({Path(path): lambda file: file.write(page)})
 
 
-def build_attack_chart(profile: Profile) -> Chart:
+def build_detection_chart(profile: Profile) -> Chart:
     """Show what the best attacker detects of changes of one record, by the false alarms that it raises."""
     detected = float(profile.tpr_at(FALSE_ALARMS))
     shown = _format_detected(profile)
@@ -144,7 +144,7 @@ def _list_figures(guarantee: Guarantee) -> list[KeyFigure]:
     profile = guarantee.record_profile()
     slack = f"at {typeset_delta(guarantee.delta)}" if guarantee.delta else "pure: no slack, δ = 0"
     return [
-        KeyFigure("Privacy budget ε, at most", round_up(guarantee.epsilon), slack),
+        KeyFigure("Privacy budget ε, at most", format_bound(guarantee.epsilon), slack),
         KeyFigure(
             "Attacker right at most",
             format_right_guesses(profile.advantage),
