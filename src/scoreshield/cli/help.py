@@ -152,7 +152,7 @@ def find_option(params: list[Any], parameter: str) -> str | None:
     flag = "--" + parameter.strip("_-").replace("_", "-")
     for param in params:
         if flag in param.opts or parameter == param.name:
-            return param.opts[0] if param.param_type_name == "option" else (param.metavar or param.name.upper())
+            return str(param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper())
     return None
 
 
