@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from scoreshield.cli.commands import GROUPS
 from scoreshield.errors import InvalidInput, InvalidParameter, InvalidRow
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 _ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)='(?P<value>[\w-]+)'")
 #: Settings of every command: ``-h`` is ``--help``.
@@ -109,7 +111,7 @@ class CommandApp(typer.Typer):
         }
         super().__init__(**{**defaults, **settings})
 
-    def command(self, *args: Any, **settings: Any) -> Any:
+    def command(self, *args: Any, **settings: Any) -> Callable[[CommandFunction], CommandFunction]:
         """Register a command, as `typer.Typer.command` does."""
         return super().command(*args, **{"cls": ExplainedCommand, "context_settings": CONTEXT, **settings})
 

@@ -156,7 +156,9 @@ def _describe_json(path: Path) -> FileDescription:
 
 
 def _describe_certificate(path: Path, data: dict[str, Any]) -> FileDescription:
-    facts = {name: str(data[name])[:200] for name in ("file", "sha256", "issued", "scoreshield") if name in data}
+    facts: dict[str, Any] = {
+        name: str(data[name])[:200] for name in ("file", "sha256", "issued", "scoreshield") if name in data
+    }
     with _loading.explain_read_errors(path):
         guarantee = ss.Guarantee.from_dict(data["guarantee"])
     return FileDescription("certificate", f"the certificate of {facts['file']}, for machines", facts, guarantee, data)
@@ -232,7 +234,7 @@ def _describe_folder(path: Path) -> FileDescription:
     if settings is None:
         raise UnknownFile(f"The folder {path} holds neither a run nor an audit.")
     if {"asked", "begun"} <= settings.keys():
-        facts = {"begun": str(settings["begun"])[:40]}
+        facts: dict[str, Any] = {"begun": str(settings["begun"])[:40]}
         return FileDescription("audit folder", "the folder of an audit that is not finished", facts)
     has_results = (path / "results.csv").exists()
     facts = {"made by version": str(settings.get("version", "unknown"))[:40], "has results": has_results}

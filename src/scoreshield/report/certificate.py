@@ -54,7 +54,7 @@ def save_with_certificate(release: ss.Release, output: Path, *, has_page: bool =
         **describe_verdict(release.guarantee),
     }
     facts = {"File": output.name, "SHA-256": checksum, "Issued": issued}
-    contents = [content, json.dumps(record, indent=2).encode() + b"\n"]
+    contents: list[bytes | memoryview] = [content, json.dumps(record, indent=2).encode() + b"\n"]
     contents.append(f"{release.guarantee}\n{write_file_facts(facts)}".encode())
     if has_page:
         contents.append(render_certificate_page(release, facts=facts).encode())
