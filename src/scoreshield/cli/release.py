@@ -84,7 +84,7 @@ def release_scores_command(
         output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
     )
     ranking.check(use)
-    if use != "values" and mechanism is not None:
+    if use != "values" and mechanism not in (None, "auto"):
         raise ss.InvalidInput(f"--for {use} chooses the mechanism: leave --mechanism out, or --for.")
     if use == "threshold" and ranking.threshold is None:
         raise ss.InvalidInput("--for threshold needs --threshold, the public score that decides.")
