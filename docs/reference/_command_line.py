@@ -18,7 +18,8 @@ PAGE = Path(__file__).with_name("cli.md")
 OPENING = """# Command line
 
 Every command and option, as `--help` says them. A bad input is one line on standard error and exit code 2; a broken
-claim found by `audit` is exit code 1.
+claim found by `audit`, or a file that `verify` finds not in order, is exit code 1. [The command line](../commands.md)
+shows the commands that look at files.
 <!-- Written by docs/reference/_command_line.py: change the help texts, not this page. -->
 """
 

@@ -3,12 +3,13 @@
 A public name is imported when it is first used, so that ``import scoreshield`` itself loads nothing but this file.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+from __future__ import annotations as _annotations
 
-if _TYPE_CHECKING:
-    from importlib.metadata import version as _version
+from importlib import import_module as _import_module
+
+TYPE_CHECKING = False  # type checkers take it for True; typing, which defines it too, takes a third of the start-up
+if TYPE_CHECKING:
+    from typing import Any as _Any
 
     from scoreshield import attack, audit, decisions, plan, risk, search, stores, tasks
     from scoreshield.errors import (
@@ -64,7 +65,7 @@ if _TYPE_CHECKING:
     from scoreshield.releases.versions import CodebookVersion, IndexVersion
     from scoreshield.search import PrivateSearch
 
-    __version__ = _version("scoreshield")
+    __version__: str
 
 #: Where each public name is defined; None for a subpackage.
 _HOMES: dict[str, str | None] = {
@@ -224,7 +225,7 @@ __all__ = [
 
 def __getattr__(name: str) -> _Any:
     if name == "__version__":
-        found: _Any = _import_module("importlib.metadata").version("scoreshield")
+        found: _Any = _import_module("scoreshield._version").VERSION
     elif name in _HOMES:
         home = _HOMES[name]
         found = _import_module(f"scoreshield.{name}") if home is None else getattr(_import_module(home), name)

@@ -142,7 +142,7 @@ def test_array_after_a_colon(run: Run, score_files: tuple[Path, Path], tmp_path:
             ["--target-fmr", "0.01", "--epsilon", "1", "--max-tpr", "0.1", "--at-fpr", "0.01"],
             "one contract, not several",
         ),
-        (["--target-fmr", "0.01", "--epsilon", "0"], "'epsilon'"),
+        (["--target-fmr", "0.01", "--epsilon", "0"], "--epsilon must be"),
         (["--target-fmr", "1e-5", "--epsilon", "1"], "smallest target they support is 1/3000"),
         (["--target-fmr", "0.01", "--max-tpr", "0.1"], "max_tpr and at_fpr together"),
         (["--target-fmr", "0.01", "--epsilon", "1", "--records", "10"], "cannot go with a search"),

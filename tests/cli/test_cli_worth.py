@@ -129,7 +129,7 @@ def test_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     assert run(monkeypatch, *row, "--top-k", "5", "--require-recall", "0.5", *ledger) == 2
     assert "A recall of 0.5 is required" in capsys.readouterr().err
     assert run(monkeypatch, *row, "--require-recall", "0.5", *ledger) == 2
-    assert "needs 'k'" in capsys.readouterr().err
+    assert "--require-recall needs --top-k" in capsys.readouterr().err
     assert ss.Ledger.open("sqlite:///ledger.db").spent_on("docs") == 0
 
 

@@ -1,4 +1,4 @@
-"""The page of a plan in a real browser: nothing fetched, nothing complained about, nothing cut off or hard to read."""
+"""Pages of plans and certificates in a real browser: nothing fetched, complained about, cut off or hard to read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield.report import plan_page
+from scoreshield.report import plan_page, save_certificate_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -43,6 +43,14 @@ CHOICES: dict[str, Callable[[], ss.plan.Choice]] = {
     "ranking-verification": lambda: ss.plan.choose("verification", IMPOSTOR, GENUINE, epsilon=5, **MATCH),
     "ranking-retrieval": lambda: ss.plan.choose("retrieval", IMPOSTOR, GENUINE, epsilon=8, **SEARCH),
     "ranking-scores": lambda: ss.plan.choose("scores", epsilon=5, delta=1e-6),
+}
+
+ROWS = RNG.standard_normal((60, 8))
+CERTIFICATES: dict[str, Callable[[], ss.Release]] = {
+    "scores": lambda: ss.release_scores(ROWS, ROWS[0], epsilon=5, delta=1e-6).annotate(
+        dataset="patient letters", who="ada", why="a pilot of the search " * 20
+    ),
+    "index": lambda: ss.release_index(ROWS, epsilon=20),
 }
 
 # Of all text that is shown: what it says, and the contrast (WCAG 2) of its colour with what lies behind it.
@@ -222,3 +230,42 @@ def test_it_prints_on_white(name: str, browser: Any, files: dict[str, tuple[ss.p
         assert visit.page.evaluate(COLLISIONS) == []
         assert min(ratio for _, ratio in visit.page.evaluate(CONTRAST)) >= 4.5
         assert visit.complaints == []
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.Release, Path]]:
+    folder = tmp_path_factory.mktemp("certificates")
+    made = {name: (make(), folder / f"{name}.html") for name, make in CERTIFICATES.items()}
+    for release, path in made.values():
+        save_certificate_page(release, path, facts={"SHA-256": "ab" * 32})
+    return made
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (768, "light"), (1280, "dark"), (1280, "light")])
+@pytest.mark.parametrize("name", CERTIFICATES)
+def test_a_certificate_reads_well(
+    name: str, width: int, scheme: str, browser: Any, certificates: dict[str, tuple[ss.Release, Path]]
+) -> None:
+    """The verdict is seen at once, nothing is cut off or hard to read, and nothing is fetched."""
+    release, path = certificates[name]
+    with Visit(browser, path, width, scheme) as visit:
+        assert release.guarantee.verdict.capitalize() in visit.page.inner_text(".status")
+        assert visit.page.locator("svg.chart").count() == 1
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+        assert visit.page.evaluate(COLLISIONS) == []
+        assert [(text, ratio) for text, ratio in visit.page.evaluate(CONTRAST) if ratio < 4.5] == []
+        assert visit.requests == [path.as_uri()]
+        assert visit.complaints == []
+
+
+@pytest.mark.parametrize("name", CERTIFICATES)
+def test_a_certificate_prints(name: str, browser: Any, certificates: dict[str, tuple[ss.Release, Path]]) -> None:
+    """It becomes a PDF of two or three pages, on white, with nothing cut off."""
+    with Visit(browser, certificates[name][1], 695, "dark") as visit:
+        printed = visit.page.pdf(prefer_css_page_size=True)
+        assert printed.startswith(b"%PDF")
+        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 3
+        visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 695, "something is cut off on paper"
+        assert visit.page.evaluate(COLLISIONS) == []

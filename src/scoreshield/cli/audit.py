@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from scoreshield.cli.options import Json
+from scoreshield.cli.options import Json, make_line_printer
 from scoreshield.cli.output import check_not_input
 from scoreshield.errors import InvalidInput
 
 if TYPE_CHECKING:
     from scoreshield.audit.statistics import StatisticName
 
-EXAMPLE = "scoreshield audit service:release --epsilon 1 --delta 1e-6 --adjacency replace --out audit"
+EXAMPLE = (
+    "scoreshield audit service:release --epsilon 1 --delta 1e-6 --adjacency replace --out audit\n"
+    "scoreshield audit --own --quick"
+)
 
 
 def run_audit_command(
@@ -138,7 +142,7 @@ def _audit_shipped_releases(target: str | None, quick: bool, as_json: bool, othe
         raise InvalidInput(f"--own has its own claims and budgets; leave --{given[0]} out.")
     from scoreshield.audit import self_audit
 
-    results = self_audit.audit_shipped_releases(quick=quick, progress=_show_step if sys.stderr.isatty() else None)
+    results = self_audit.audit_shipped_releases(quick=quick, progress=_choose_progress(as_json))
     if as_json:
         typer.echo(json.dumps([result.to_dict() for result in results]))
     else:
@@ -148,6 +152,16 @@ def _audit_shipped_releases(target: str | None, quick: bool, as_json: bool, othe
                 typer.echo(f"\n{result}")
     if any(result.broken for result in results):
         raise typer.Exit(1)
+
+
+def _choose_progress(quiet: bool) -> Callable[[int, int, str], None] | None:
+    """Choose how progress is shown: on one line of a terminal, and elsewhere by a line every ten seconds."""
+    if quiet:
+        return None
+    if sys.stderr.isatty():
+        return _show_step
+    show_line = make_line_printer("audited")
+    return lambda done, total, _name: show_line(done, total)
 
 
 def _show_step(done: int, total: int, name: str) -> None:

@@ -12,7 +12,7 @@ import scoreshield as ss
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import check_not_input, say
 
-EXAMPLE = "scoreshield bench gram-vision --quick --data-dir DIR --out runs/gram-vision"
+EXAMPLE = "scoreshield bench noise --show-grid\nscoreshield bench noise --quick --out runs/noise"
 
 
 def bench_command(

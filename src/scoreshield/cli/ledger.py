@@ -10,14 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import Force, Json, LedgerArgument, ListedDataset
 from scoreshield.cli.output import check_new_file, find_ledger_file, say
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import DRAW, FREE_DRAW, Entry, shorten
 
-app = typer.Typer(
-    help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole."
+app = CommandApp(
+    help="Keep the privacy budget of a collection: what was spent, what is left, and whether it is whole.",
+    epilog="scoreshield ledger init sqlite:///ledger.db --epsilon 10 --delta 1e-6",
 )
 
 
@@ -65,7 +67,7 @@ def list_command(url: LedgerArgument, dataset: ListedDataset = None, as_json: Js
     console.print(table, markup=False)
 
 
-@app.command("verify", epilog="scoreshield ledger verify sqlite:///ledger.db --head 12:9f86d081...")
+@app.command("verify", epilog="scoreshield ledger verify sqlite:///ledger.db")
 def verify_command(
     url: LedgerArgument,
     head: Annotated[

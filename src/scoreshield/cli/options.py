@@ -144,6 +144,7 @@ ListedDataset = Annotated[str | None, typer.Option(help="One dataset, by its nam
 # The output.
 Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an earlier release of that name.")]
+Page = Annotated[bool, typer.Option("--html", help="Also write the certificate as a page that prints, FILE.html.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 
 
@@ -265,6 +266,7 @@ class OutputOptions:
     """How a release is written and printed."""
 
     force: Force = False
+    html: Page = False
     as_json: Json = False
 
 
@@ -319,7 +321,7 @@ def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallba
         yield None
         return
     if not console.is_terminal:
-        yield _make_line_printer(doing)
+        yield make_line_printer(doing)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -327,7 +329,7 @@ def progress_bar(quiet: bool, doing: str = "working") -> Iterator[ProgressCallba
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _make_line_printer(doing: str) -> ProgressCallback:
+def make_line_printer(doing: str) -> ProgressCallback:
     """Make a function that prints progress to standard error, at most one line in ten seconds and none before."""
     printed = time.monotonic()
 

@@ -15,6 +15,7 @@ from scoreshield import _files, _loading
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
 from scoreshield.report.certificate import describe_verdict, list_release_paths, save_with_certificate
+from scoreshield.report.pages import check_report_extra
 
 __all__ = [
     "check_file_is_new",
@@ -82,17 +83,22 @@ def select_query(query: NDArray[Any]) -> NDArray[Any]:
     return query[0] if query.ndim == 2 and len(query) == 1 else query
 
 
-def check_output(output: Path, force: bool, *inputs: Path | None, ledger: str | None = None) -> None:
+def check_output(
+    output: Path, force: bool, *inputs: Path | None, ledger: str | None = None, has_page: bool = False
+) -> None:
     """Check the name of a release before anything is charged or drawn: it is writable, new and no input."""
     if output.suffix != ".npz":
-        raise ss.InvalidInput(f"The output must end in .npz; got {output}.")
+        raise ss.InvalidInput(f"--output must end in .npz. Got {output}.")
+    if has_page:
+        check_report_extra()
+    paths = list_release_paths(output, has_page=has_page)
     try:
         check_folder(output)
-        check_not_input(list_release_paths(output), (*inputs, find_ledger_file(ledger)))
+        check_not_input(paths, (*inputs, find_ledger_file(ledger)))
         str(output).encode()  # the certificate names the file
-        for path in list_release_paths(output):
+        for path in paths:
             _files.check_writable(path)
-        taken = [path for path in list_release_paths(output) if path.exists()]
+        taken = [path for path in paths if path.exists()]
     except UnicodeEncodeError:
         raise ss.InvalidInput("The output's name is no valid text, and its certificate could not name it.") from None
     except OSError as error:
@@ -147,14 +153,17 @@ def find_ledger_file(url: str | None) -> Path | None:
     return Path(url.removeprefix(scheme)) if url is not None and url.startswith(scheme) else None
 
 
-def write_release(release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any]) -> None:
-    """Write the release and its certificate, all three files or none, and print the facts."""
-    save_with_certificate(release, output)
+def write_release(
+    release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any], *, has_page: bool = False
+) -> None:
+    """Write the release and its certificate, all files or none, and print the facts."""
+    save_with_certificate(release, output, has_page=has_page)
+    paths = list_release_paths(output, has_page=has_page)
     if as_json:
-        files = [str(path) for path in list_release_paths(output)]
+        files = [str(path) for path in paths]
         typer.echo(json.dumps({"files": files, **facts, **describe_verdict(release.guarantee)}))
         return
     say(str(release.guarantee))
     for name, value in facts.items():
         say(f"{name:<15} {value}")
-    say("Written        " + ", ".join(make_printable(str(path)) for path in list_release_paths(output)))
+    say("Written        " + ", ".join(make_printable(str(path)) for path in paths))

@@ -10,6 +10,7 @@ import typer
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import Norm
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import (
     Array,
     CalibrationOption,
@@ -44,9 +45,10 @@ from scoreshield.releases.index_plan import CENTERS, IndexMechanism, IndexUse, R
 from scoreshield.releases.top_k import Selection
 from scoreshield.releases.versions import Changes
 
-app = typer.Typer(
+app = CommandApp(
     help="Release scores, matches, the best records, a batch, a histogram, an index, a row or a Gram matrix: FILE.npz "
-    "with the guarantee inside, FILE.json and FILE.txt beside it."
+    "with the guarantee inside, FILE.json and FILE.txt beside it.",
+    epilog="scoreshield release scores docs.npy --query q.npy --epsilon 8 --for ranking --output r.npz",
 )
 
 
@@ -78,8 +80,14 @@ def release_scores_command(
     options: OutputOptions,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     ranking.check(use)
+    if use != "values" and mechanism not in (None, "auto"):
+        raise ss.InvalidInput(f"--for {use} chooses the mechanism: leave --mechanism out, or --for.")
+    if use == "threshold" and ranking.threshold is None:
+        raise ss.InvalidInput("--for threshold needs --threshold, the public score that decides.")
     public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_scores(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -102,7 +110,7 @@ def release_scores_command(
     )
     k = 10 if ranking.top_k is None else ranking.top_k
     facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("row", epilog="scoreshield release row faces.npy --index 17 --epsilon 5 --delta 1e-6 --output r.npz")
@@ -126,8 +134,10 @@ def release_row_command(
     options: OutputOptions,
 ) -> None:
     """Release the similarity of one record with every record."""
-    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     ranking.check()
+    if worth.require_recall is not None and ranking.top_k is None:
+        raise ss.InvalidInput("--require-recall needs --top-k, which says how many records are read from the row.")
     records, public_scores = _files.read_array(embeddings, name=array, mapped=True), worth.read_scores()
     release = ss.release_row(
         records,
@@ -148,7 +158,7 @@ def release_row_command(
     facts = ranking.list_best_records(release)
     if ranking.top_k is not None:
         facts |= worth.describe(release.guarantee, ranking.top_k, records.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("gram", epilog="scoreshield release gram emb.npy --epsilon 20 --delta 1e-6 --output r.npz")
@@ -181,7 +191,7 @@ def release_gram_command(
     options: OutputOptions,
 ) -> None:
     """Release all pairwise similarities."""
-    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger)
+    check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     adjacency = identities.choose_adjacency()
     if gram_radius is not None:
         if identities.labels is not None:
@@ -216,6 +226,7 @@ def release_gram_command(
             "residual": release.residual,
             "converged": release.converged,
         },
+        has_page=options.html,
     )
 
 
@@ -241,7 +252,9 @@ def release_matches_command(
     options: OutputOptions,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -264,7 +277,7 @@ def release_matches_command(
         "count_95_percent": [low, high],
         **worth.describe(release.guarantee, 10, public.shape[-1], public_scores),
     }
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("top-k", epilog="scoreshield release top-k docs.npy --query q.npy --k 5 --epsilon 20 --output t.npz")
@@ -285,7 +298,9 @@ def release_top_k_command(
     options: OutputOptions,
 ) -> None:
     """Release the indices of the k best records, without their scores."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     public, public_scores = read_query(query), worth.read_scores()
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
@@ -301,7 +316,7 @@ def release_top_k_command(
         ledger=charge.open_account(),
     )
     facts = {"top_k": release.indices.tolist()} | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("batch", epilog="scoreshield release batch docs.npy --queries qs.npy --k 10 --epsilon 10 --output b.npz")
@@ -331,7 +346,16 @@ def release_batch_command(
     options: OutputOptions,
 ) -> None:
     """Release which records answer each query of a batch, for one epsilon."""
-    check_output(output, options.force, embeddings, queries, levels, identities.labels, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        embeddings,
+        queries,
+        levels,
+        identities.labels,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if level is not None and levels is not None:
         raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
     public_scores = worth.read_scores()
@@ -357,7 +381,7 @@ def release_batch_command(
     }
     if print_best:
         facts["best"] = [release.search(number, k).indices.tolist() for number in range(len(release.queries))]
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("histogram", epilog="scoreshield release histogram docs.npy --query q.npy --epsilon 1 --output h.npz")
@@ -379,7 +403,9 @@ def release_histogram_command(
     options: OutputOptions,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
-    check_output(output, options.force, embeddings, query, identities.labels, ledger=charge.ledger)
+    check_output(
+        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    )
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
@@ -397,7 +423,7 @@ def release_histogram_command(
     facts = {"rate_error_95_percent": release.error(0.95)}
     if target_fmr is not None:
         facts["threshold"] = release.threshold(target_fmr)
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("index", epilog="scoreshield release index docs.npy --epsilon 50 --output index.npz")
@@ -441,7 +467,17 @@ def release_index_command(
 ) -> None:
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
-    check_output(output, options.force, embeddings, identities.labels, codebook, center_file, ids, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        embeddings,
+        identities.labels,
+        codebook,
+        center_file,
+        ids,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if codebook is not None and is_same_file(codebook, embeddings):
         raise ss.InvalidInput("--codebook is the file of the records: its vectors are published with the index.")
     if codebook is None and (codebook_source is not None or code_size is not None):
@@ -475,7 +511,7 @@ def release_index_command(
     facts: dict[str, Any] = {name: details[name] for name in ("score_std", "code_size") if name in details}
     if use == "search":
         facts["worth"] = release.worth(public_scores=public_scores).sentence
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
 @app.command("update", epilog="scoreshield release update index.npz --removed gone.txt --output next.npz")
@@ -495,7 +531,18 @@ def release_update_command(
     options: OutputOptions,
 ) -> None:
     """Release the next version of an index: draw new and changed rows, and keep all others."""
-    check_output(output, options.force, index, added, added_ids, changed, changed_ids, removed, ledger=charge.ledger)
+    check_output(
+        output,
+        options.force,
+        index,
+        added,
+        added_ids,
+        changed,
+        changed_ids,
+        removed,
+        ledger=charge.ledger,
+        has_page=options.html,
+    )
     if (added is None) != (added_ids is None) or (changed is None) != (changed_ids is None):
         raise ss.InvalidInput("Give --added with --added-ids and --changed with --changed-ids.")
     before = ss.load(index)
@@ -513,4 +560,4 @@ def release_update_command(
             progress=progress,
         )
     facts = {"version": release.version, "largest_draws": release.largest_draws}
-    write_release(charge.annotate(release), output, options.as_json, facts)
+    write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)

@@ -9,18 +9,16 @@ from typing import Annotated
 import typer
 
 import scoreshield as ss
+from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import Json, progress_bar
 from scoreshield.cli.output import check_not_input, say
 
-app = typer.Typer(help="Figures and pages.", no_args_is_help=True)
+app = CommandApp(
+    help="Make the results page, and the figures of the paper.", epilog="scoreshield report figures --out figures"
+)
 
 
-@app.callback()
-def _report() -> None:
-    """Figures and pages."""
-
-
-@app.command("results", epilog="scoreshield report results --runs runs --markdown docs/results.md --html results.html")
+@app.command("results", epilog="scoreshield report results --runs runs --markdown results.md --html results.html")
 def results_command(
     runs: Annotated[Path, typer.Option(help="Folder that holds the run folders of `scoreshield bench`.")] = Path(
         "runs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from decimal import ROUND_CEILING, Context, Decimal
+from typing import NamedTuple
 
 from scoreshield._formatting import format_number
 from scoreshield.privacy.adjacency import Identity, NullRecord
@@ -17,18 +18,42 @@ from scoreshield.privacy.provenance import Provenance
 from scoreshield.privacy.verdicts import FALSE_ALARMS, LAST, choose_verdict, format_right_guesses, judge_profile
 
 
+class Statement(NamedTuple):
+    """One statement of a certificate.
+
+    Attributes:
+        label: What it is about, such as "Promise".
+        text: One or more sentences.
+        is_free: Whether the text is the owner's, which may hold very long words.
+    """
+
+    label: str
+    text: str
+    is_free: bool = False
+
+
 def write_certificate(guarantee: Guarantee) -> str:
     """Write the guarantee as a text that a data-protection officer can read."""
     lines = ["ScoreShield certificate", "=======================", ""]
-
-    def say(label: str, *sentences: str, is_free: bool = False) -> None:
-        text = " ".join(sentences)
-        start, indent = f"{label:<15}", " " * 15
-        wrapper = textwrap.TextWrapper(79, start, indent, break_long_words=is_free)  # a fingerprint stays whole
-        lines.extend(wrapper.wrap(text))
-
     for warning in list_warnings(guarantee):
         lines.extend([*textwrap.wrap(f"WARNING: {warning}", 79), ""])
+    for statement in list_statements(guarantee):
+        if statement.label == "How":
+            lines.append("")
+        start, indent = f"{statement.label:<15}", " " * 15
+        # A fingerprint stays whole.
+        wrapper = textwrap.TextWrapper(79, start, indent, break_long_words=statement.is_free)
+        lines.extend(wrapper.wrap(statement.text))
+    return "\n".join(lines) + "\n"
+
+
+def list_statements(guarantee: Guarantee) -> list[Statement]:
+    """List what the certificate states, in the order in which it is read; the warnings are `list_warnings`."""
+    found: list[Statement] = []
+
+    def say(label: str, *sentences: str, is_free: bool = False) -> None:
+        found.append(Statement(label, " ".join(sentences), is_free))
+
     say("Verdict", *_write_verdict(guarantee))
     say("Released", _describe_release(guarantee) + ".")
     if guarantee.provenance is not None:
@@ -36,9 +61,9 @@ def write_certificate(guarantee: Guarantee) -> str:
             say(label, text, is_free=True)
     say(
         "Promise",
-        f"({_round_up(guarantee.epsilon)}, {_round_up(guarantee.delta)})-differential privacy"
+        f"({format_bound(guarantee.epsilon)}, {format_bound(guarantee.delta)})-differential privacy"
         if guarantee.delta
-        else f"pure {_round_up(guarantee.epsilon)}-differential privacy",
+        else f"pure {format_bound(guarantee.epsilon)}-differential privacy",
         "(one change multiplies the probability of an event by at most e^epsilon, and adds at most delta)."
         if guarantee.delta
         else "(one change multiplies the probability of an event by at most e^epsilon).",
@@ -55,7 +80,7 @@ def write_certificate(guarantee: Guarantee) -> str:
         "This holds even if the attacker knows everything else.",
     )
     if guarantee.regime == "hits":
-        null, replacement = (_round_up(guarantee.details[f"{kind}_epsilon"]) for kind in ("null", "replacement"))
+        null, replacement = (format_bound(guarantee.details[f"{kind}_epsilon"]) for kind in ("null", "replacement"))
         say(
             "Both figures",
             f"Whether a record ever answered at all (against a null record): {null}-differential privacy.",
@@ -64,9 +89,9 @@ def write_certificate(guarantee: Guarantee) -> str:
     say(
         "In practice",
         "The best possible test of whether one such change was made has an AUC of at most",
-        f"{_ceil(guarantee.attack_auc, 4)} (0.5 is a coin toss) and an advantage of at most",
-        f"{_ceil(guarantee.attack_advantage, 4)} (0 is a coin toss); at 1 % false alarms it detects at most",
-        f"{_ceil(100 * guarantee.tpr_at(0.01), 2)} % of such changes.",
+        f"{format_ceiling(guarantee.attack_auc, 4)} (0.5 is a coin toss) and an advantage of at most",
+        f"{format_ceiling(guarantee.attack_advantage, 4)} (0 is a coin toss); at 1 % false alarms it detects at most",
+        f"{format_ceiling(100 * guarantee.tpr_at(0.01), 2)} % of such changes.",
     )
     say(
         "Does not cover",
@@ -76,10 +101,9 @@ def write_certificate(guarantee: Guarantee) -> str:
         "and any label.",
         "Facts that hold whether or not one particular record is in the collection.",
     )
-    lines.append("")
     say("How", *_describe_mechanism(guarantee))
     say("Sampler", *_describe_sampler(guarantee))
-    return "\n".join(lines) + "\n"
+    return found
 
 
 def _write_verdict(guarantee: Guarantee) -> list[str]:
@@ -105,7 +129,7 @@ def _explain_verdict(profile: Profile, word: str) -> list[str]:
     """Say that the rate at few false alarms decided, where the other rate alone would have a better word."""
     if choose_verdict(profile.advantage, 0.0) == word:
         return []
-    share = _ceil(100 * float(profile.tpr_at(FALSE_ALARMS)), 1)
+    share = format_ceiling(100 * float(profile.tpr_at(FALSE_ALARMS)), 1)
     return [f"It is called {word} for the {share} % of changes that are detected at 1 % false alarms."]
 
 
@@ -120,12 +144,12 @@ def _list_provenance(provenance: Provenance) -> list[tuple[str, str]]:
     return [*((label, text) for label, text in texts if text.strip()), ("Ledger entry", entry)]
 
 
-def _round_up(value: float) -> str:
+def format_bound(value: float) -> str:
     """Format a number with six digits, never below its value."""
     return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
 
-def _ceil(value: float, digits: int) -> str:
+def format_ceiling(value: float, digits: int) -> str:
     """Format a number with so many decimals, never below its value."""
     return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING)}"
 
@@ -136,8 +160,8 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
         sentences.append(f"Root mean squared error at most {guarantee.noise_std:.6g}, at the worst level.")
         if "share" in guarantee.details:
             sentences.append(
-                f"A share of {_round_up(guarantee.details['share'])} of the records is answered for, each exposed as "
-                f"under epsilon {_round_up(guarantee.epsilon)}; the others are released at the lowest level."
+                f"A share of {format_bound(guarantee.details['share'])} of the records is answered for, each exposed "
+                f"as under epsilon {format_bound(guarantee.epsilon)}; the others are released at the lowest level."
             )
     elif guarantee.noise is not None:
         sentences += _describe_noise(guarantee)
@@ -249,7 +273,7 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
     if isinstance(guarantee.adjacency, NullRecord):
         found.append(
             "the promise is against a null record; between any two records it is pure "
-            f"{_round_up(guarantee.details['replacement_epsilon'])}-differential privacy."
+            f"{format_bound(guarantee.details['replacement_epsilon'])}-differential privacy."
         )
     elif not guarantee.covers_record_replacement:
         found.append(
@@ -261,12 +285,12 @@ def list_warnings(guarantee: Guarantee) -> list[str]:
         right = format_right_guesses(profile.advantage)
         found.append(
             f"this release hides practically nothing about one {_name_unit(guarantee)}: the best attacker has an "
-            f"advantage of up to {_ceil(profile.advantage, 4)} and is right up to {right} of the time."
+            f"advantage of up to {format_ceiling(profile.advantage, 4)} and is right up to {right} of the time."
         )
     records = max(count_rows(guarantee))
     if guarantee.delta >= 1 / records:
         found.append(
-            f"delta {_round_up(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
+            f"delta {format_bound(guarantee.delta)} is not below 1/n for the n = {records:,} records: a release that "
             f"reveals {format_number(guarantee.delta * records)} whole records on average would keep a promise with "
             "this delta. The verdict is about one record only."
         )

@@ -1,1 +1,5 @@
-"""Pictures of a release, for people."""
+"""Pages and figures of releases, plans and audits, for people."""
+
+from scoreshield.report.certificate_page import render_certificate_page, save_certificate_page
+
+__all__ = ["render_certificate_page", "save_certificate_page"]

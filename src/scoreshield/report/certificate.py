@@ -1,22 +1,26 @@
-"""A release on disk with its certificate beside it: three files, all or none."""
+"""A release on disk with its certificate beside it: three files, or four with a page, all or none."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import scoreshield as ss
-from scoreshield import _files
+from scoreshield import _files, _loading
 from scoreshield.privacy.verdicts import bound_right_guesses
+from scoreshield.report.certificate_page import render_certificate_page
 
 
-def list_release_paths(output: Path) -> tuple[Path, Path, Path]:
-    """List the three files of a release: FILE.npz, FILE.json and FILE.txt."""
-    return output, output.with_suffix(".json"), output.with_suffix(".txt")
+def list_release_paths(output: Path, *, has_page: bool = False) -> tuple[Path, ...]:
+    """List the files of a release: FILE.npz, FILE.json and FILE.txt, and FILE.html where it has a page."""
+    beside = (".json", ".txt", ".html") if has_page else (".json", ".txt")
+    return output, *(output.with_suffix(ending) for ending in beside)
 
 
 def describe_verdict(guarantee: ss.Guarantee) -> dict[str, Any]:
@@ -29,8 +33,14 @@ def describe_verdict(guarantee: ss.Guarantee) -> dict[str, Any]:
     }
 
 
-def save_with_certificate(release: ss.Release, output: Path) -> None:
-    """Write FILE.npz with the release, FILE.json and FILE.txt with the certificate, bound to it by a checksum."""
+def save_with_certificate(release: ss.Release, output: Path, *, has_page: bool = False) -> None:
+    """Write FILE.npz with the release, FILE.json and FILE.txt with the certificate, bound to it by a checksum.
+
+    Args:
+        release: The release.
+        output: FILE.npz.
+        has_page: Whether to write the certificate as a page too, FILE.html.
+    """
     buffer = BytesIO()
     release.writer()(buffer)
     content = buffer.getbuffer()
@@ -43,12 +53,24 @@ def save_with_certificate(release: ss.Release, output: Path) -> None:
         "scoreshield": ss.__version__,
         **describe_verdict(release.guarantee),
     }
-    text = f"{release.guarantee}\nFile           {output.name}\nSHA-256        {checksum}\nIssued         {issued}\n"
-    release_path, json_path, text_path = list_release_paths(output)
-    _files.write_whole(
-        {
-            release_path: lambda file: file.write(content),
-            json_path: lambda file: file.write(json.dumps(record, indent=2).encode() + b"\n"),
-            text_path: lambda file: file.write(text.encode()),
-        }
-    )
+    facts = {"File": output.name, "SHA-256": checksum, "Issued": issued}
+    contents: list[bytes | memoryview] = [content, json.dumps(record, indent=2).encode() + b"\n"]
+    contents.append(f"{release.guarantee}\n{write_file_facts(facts)}".encode())
+    if has_page:
+        contents.append(render_certificate_page(release, facts=facts).encode())
+    paths = list_release_paths(output, has_page=has_page)
+    _files.write_whole({path: partial(_write, part) for path, part in zip(paths, contents, strict=True)})
+
+
+def list_file_facts(path: Path) -> dict[str, str]:
+    """List what binds a page to a release that was written before: its name and its checksum."""
+    return {"File": path.name, "SHA-256": hashlib.sha256(_loading.read_bytes(path)).hexdigest()}
+
+
+def write_file_facts(facts: Mapping[str, str]) -> str:
+    """Write the last lines of FILE.txt, which bind it to the release."""
+    return "".join(f"{name:<15}{value}\n" for name, value in facts.items())
+
+
+def _write(content: bytes | memoryview, file: BinaryIO) -> None:
+    file.write(content)

@@ -31,7 +31,7 @@ from scoreshield import _loading, _validation
 from scoreshield._files import write_whole
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import check_count, validate
-from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
+from scoreshield.errors import FileError, InvalidInput, InvalidParameter, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
 
 #: One conversation: a list of {"role": ..., "content": ...}.
@@ -475,10 +475,8 @@ def _check_timeout(timeout: object) -> float:
 def _check_proxy(proxy: _Secret) -> _Secret:
     if not _is_proxy(proxy.reveal()):
         # Without what was got: it may hold a password.
-        raise InvalidInput(
-            "The 'proxy' parameter of ChatModel must be an address that begins with http:// or https:// and names a "
-            "host. Got something else instead."
-        )
+        must = "must be an address that begins with http:// or https:// and names a host. Got something else instead."
+        raise InvalidParameter("proxy", must, "ChatModel")
     return proxy
 
 
