@@ -38,7 +38,7 @@ if _TYPE_CHECKING:
         retrieval_cuts,
         thinned_response,
     )
-    from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+    from scoreshield.privacy.noise import CustomNoise, GaussianNoise, LaplaceNoise, StaircaseNoise
     from scoreshield.privacy.tails import AnchoredWindows, TailShape
     from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
     from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
@@ -76,6 +76,7 @@ _HOMES: dict[str, str | None] = {
     "CodebookRelease": "scoreshield.releases.codebook",
     "CodebookTrial": "scoreshield.releases.codebook",
     "CodebookVersion": "scoreshield.releases.versions",
+    "CustomNoise": "scoreshield.privacy.noise",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
     "GaussianNoise": "scoreshield.privacy.noise",
@@ -153,6 +154,7 @@ __all__ = [
     "CodebookRelease",
     "CodebookTrial",
     "CodebookVersion",
+    "CustomNoise",
     "FactoredGramRelease",
     "FileError",
     "GaussianNoise",
