@@ -76,6 +76,22 @@ def test_gaussian_noise_as_a_custom_law_has_the_profile_of_the_library(epsilon: 
     assert release.guarantee.attack_advantage == pytest.approx(plain.guarantee.attack_advantage, rel=1e-2)
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 5.0])
+def test_logistic_noise_has_its_closed_profile(epsilon: float) -> None:
+    """With y = e^(-x / b) and a = e^epsilon the best test is y above (r - 1) / (a - r), r = sqrt(a e^point)."""
+
+    def claim(point: float) -> float:
+        return math.expm1((point - epsilon) / 2) ** 2 / -math.expm1(-epsilon) if point < epsilon else 0.0
+
+    law = CustomNoise.tabulate(scipy.stats.logistic(scale=2 / epsilon), profile=claim, step=FINE)
+    for point in np.linspace(0, epsilon, 7):
+        assert law.bound_delta(point) == pytest.approx(claim(point), rel=5e-3, abs=1e-5 * epsilon)
+    with pytest.raises(ss.InvalidInput, match="below the true privacy"):
+        CustomNoise.tabulate(
+            scipy.stats.logistic(scale=2 / epsilon), profile=lambda point: 0.99 * claim(point), step=FINE
+        )
+
+
 def test_true_claims_are_accepted() -> None:
     assert laplace(1.0, profile=LaplaceProfile(1.0)).claimed_profile == LaplaceProfile(1.0)
     gaussian(3.0, profile=GaussianProfile(2 / 3.0))

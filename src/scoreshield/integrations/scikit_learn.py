@@ -251,7 +251,7 @@ def _as_numbers(values: Any) -> Any:
         return values
     problem: type[Exception] = ValueError
     try:
-        return array.astype(np.float64)
+        return (values if kinds and hasattr(values, "astype") else array).astype(np.float64)  # a frame keeps its names
     except TypeError:
         problem = TypeError
     except ValueError:
