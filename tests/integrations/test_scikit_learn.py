@@ -146,16 +146,16 @@ def test_graph_has_the_neighbours(fitted: PrivateNearestNeighbors) -> None:
     assert all(set(graph[row].indices) == set(places[row]) for row in range(7))
     weighted = fitted.kneighbors_graph(QUERIES, 2, mode="distance")
     np.testing.assert_array_equal(weighted[0, places[0, :2]].toarray()[0], distances[0, :2])
-    with pytest.raises(ss.InvalidInput, match="'mode' parameter of PrivateNearestNeighbors.kneighbors_graph"):
+    with pytest.raises(ss.InvalidInput, match=r"'mode' parameter of PrivateNearestNeighbors\.kneighbors_graph"):
         fitted.kneighbors_graph(QUERIES, mode="weights")  # type: ignore[arg-type]
 
 
 def test_number_of_neighbours_is_checked(fitted: PrivateNearestNeighbors) -> None:
     with pytest.raises(ss.InvalidInput, match="Expected n_neighbors <= 120"):
         fitted.kneighbors(QUERIES, 121)
-    with pytest.raises(ss.InvalidInput, match="'n_neighbors' parameter of PrivateNearestNeighbors.kneighbors"):
+    with pytest.raises(ss.InvalidInput, match=r"'n_neighbors' parameter of PrivateNearestNeighbors.kneighbors"):
         fitted.kneighbors(QUERIES, 0)
-    with pytest.raises(ss.InvalidInput, match="'n_neighbors' parameter of PrivateNearestNeighbors.fit"):
+    with pytest.raises(ss.InvalidInput, match=r"'n_neighbors' parameter of PrivateNearestNeighbors.fit"):
         PrivateNearestNeighbors(2.5, epsilon=8.0).fit(ROWS)  # type: ignore[arg-type]
     with pytest.raises(NotFittedError):
         PrivateNearestNeighbors(epsilon=8.0).kneighbors(QUERIES)

@@ -22,7 +22,6 @@ from scoreshield.privacy.noise import CustomNoise
 from scoreshield.privacy.noise import custom as module
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile, PureProfile
 from scoreshield.privacy.sampling import discrete
-from scoreshield.privacy.sampling.stream import ResearchStream
 
 ROWS = np.random.default_rng(1).standard_normal((40, 6))
 QUERY = ROWS[0]

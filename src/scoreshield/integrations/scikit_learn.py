@@ -116,7 +116,7 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
 
     @clear_frames_on_error
     @validate()
-    def fit(self, X: ArrayLike, y: Any = None) -> PrivateNearestNeighbors:  # noqa: N803 (scikit-learn's name)
+    def fit(self, X: ArrayLike, y: Any = None) -> PrivateNearestNeighbors:
         """Release the index of the rows, and charge the ledger once.
 
         Args:
@@ -168,7 +168,7 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
     @validate(n_neighbors=optional(check_count))
     def kneighbors(
         self,
-        X: ArrayLike | None = None,  # noqa: N803
+        X: ArrayLike | None = None,
         n_neighbors: int | None = None,
         return_distance: bool = True,
     ) -> Any:
@@ -202,7 +202,7 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
     @validate(n_neighbors=optional(check_count), mode=_validation.one_of(("connectivity", "distance")))
     def kneighbors_graph(
         self,
-        X: ArrayLike | None = None,  # noqa: N803
+        X: ArrayLike | None = None,
         n_neighbors: int | None = None,
         mode: Literal["connectivity", "distance"] = "connectivity",
     ) -> Any:

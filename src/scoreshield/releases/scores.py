@@ -111,7 +111,8 @@ def release_scores(
             ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table of
             `optimal_channel` or `randomised_response`; ``"anchored"``, windows around a private quantile, which keep
             the ten best records of one query, or an `AnchoredWindows` for another number of them; a `CustomNoise`,
-            any law as a table (docs/custom-noise.md); ``"auto"`` chooses by ``for_``. Without a mechanism it is ``"auto"`` if ``for_`` is given, and ``"gaussian"`` otherwise.
+            any law as a table (docs/custom-noise.md); ``"auto"`` chooses by ``for_``. Without a mechanism it is
+            ``"auto"`` if ``for_`` is given, and ``"gaussian"`` otherwise.
         for_: What the scores are for, which decides what ``"auto"`` chooses. ``"values"``: Gaussian (if delta allows
             it) or staircase noise, whichever has the smaller standard deviation. ``"ranking"``: what is predicted to
             keep the most of the ``k`` best records (`decisions.choose_for_ranking`): noise, windows or a level table.

@@ -7,8 +7,8 @@ from scoreshield.privacy.noise.staircase import StaircaseNoise
 
 __all__ = [
     "FINEST_STEP",
-    "CustomNoise",
     "GRID_BITS",
+    "CustomNoise",
     "GaussianNoise",
     "LaplaceNoise",
     "StaircaseNoise",

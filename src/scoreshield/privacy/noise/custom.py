@@ -145,7 +145,11 @@ class CustomNoise:
             must = f"at most {_MOST_SIDE:,} steps of {step:g}: give a smaller reach or a larger step"
             _validation.reject("reach", must, reach)
         places = np.arange(-cells, cells + 1)
-        masses = _read_density(law, places * step) if tails is None else tails.read_cells(places, step)
+        masses = (
+            _read_density(law, np.asarray(places * step, dtype=np.float64))
+            if tails is None
+            else tails.read_cells(places, step)
+        )
         weights, first = _make_weights(masses, -cells)
         moved = count_moved_steps(score_range, step)
         if not 1 <= moved <= MOST_STEPS:
@@ -164,7 +168,7 @@ class CustomNoise:
 
     @cached_property
     def _edges(self) -> Float:
-        return (np.arange(len(self.weights) + 1) + (self.first - 0.5)) * self.step
+        return np.asarray((np.arange(len(self.weights) + 1) + (self.first - 0.5)) * self.step, dtype=np.float64)
 
     @cached_property
     def _rises(self) -> Float:
@@ -314,10 +318,9 @@ class _LawTails:
         for name in ("quantile", "ppf", "icdf"):
             if callable(quantile := getattr(law, name, None)):
                 return cls(law, _invert(quantile), None)
-        if callable(getattr(law, "pdf", None)):
-            return None
-        must = "an object with a method 'cdf', 'quantile', 'ppf' or 'pdf'"
-        _validation.reject("law", must, type(law))
+        if not callable(getattr(law, "pdf", None)):
+            _validation.reject("law", "an object with a method 'cdf', 'quantile', 'ppf' or 'pdf'", type(law))
+        return None
 
     def below(self, x: Float) -> Float:
         return _check_values(self._cdf(x), x, "cdf")
