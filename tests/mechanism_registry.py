@@ -461,8 +461,9 @@ ADJACENCIES = {"records": ss.Replacement(), "identities": RAW, "centroids": CENT
 ACCEPT = ss.accept_bit(1.0, impostor=np.linspace(-0.5, 0.5, 101), false_match_rate=0.1)
 #: A public shape for the best record of a few, made of the one that ships, without its dimension.
 FEW = dataclasses.replace(ss.TailShape.default(1), dimension=None)
-#: A law of small variance for its epsilon, with a tail that is computed.
-LOGISTIC = ss.CustomNoise.tabulate(scipy.stats.logistic(scale=2.2), step=0.5)
+#: A law that has exactly the delta of its contract at epsilon 1.
+LOGISTIC = ss.CustomNoise.tabulate(scipy.stats.logistic(scale=1.9), step=0.5)
+LOGISTIC_DELTA = LOGISTIC.state_profile(1.0).delta_at(1.0)
 WIDE_TABLE = ss.optimal_channel(1.0, 1e-3, levels=5)
 
 ENTRIES: tuple[Entry, ...] = (
@@ -485,7 +486,14 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     scores("narrow optimal table", "optimal", check_table, mechanism="optimal", score_range=NARROW),
     *(
-        scores(f"custom law, {who}", "custom", check_custom, mechanism=LOGISTIC, delta=1e-3, adjacency=ADJACENCIES[who])
+        scores(
+            f"custom law, {who}",
+            "custom",
+            check_custom,
+            mechanism=LOGISTIC,
+            delta=LOGISTIC_DELTA,
+            adjacency=ADJACENCIES[who],
+        )
         for who in ("records", "centroids")
     ),
     scores("optimal table", "optimal", check_table, mechanism="optimal"),
