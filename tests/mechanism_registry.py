@@ -18,6 +18,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import scipy.stats
 
 import scoreshield as ss
 from scoreshield.privacy.guarantee import Guarantee
@@ -99,6 +100,7 @@ def watch_samplers(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     watch(discrete, "draw_below", "below", lambda _, bounds: ((int(bounds.max()),), len(bounds)))
     watch(discrete, "draw_weighted", "weighted", lambda _, weights: ((tuple(weights),), 1))
     watch(discrete, "draw_columns", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
+    watch(discrete, "fill_table", "table", lambda _, weights, first, out: ((weights, first), len(out)))
     watch(sphere, "lean", "lean", lambda cap, rows, _: ((cap,), len(rows)))
     return calls
 
@@ -185,6 +187,29 @@ def check_table(guarantee: Guarantee, calls: list[Call]) -> None:
     ratio = Fraction(power + 1, 2**100)
     worst = max(sum(max(Fraction(0), p - ratio * q) for p, q in zip(a, b, strict=True)) for a in rows for b in rows)
     assert worst <= Fraction(guarantee.delta) * 2**62
+
+
+def check_custom(guarantee: Guarantee, calls: list[Call]) -> None:
+    """What is drawn from is the certified table, whose privacy is computed here in fractions for every shift."""
+    law = guarantee.noise
+    assert isinstance(law, ss.CustomNoise)
+    (call,) = calls
+    assert (call.sampler, call.count) == ("table", guarantee.shape[0])
+    weights, first = call.arguments
+    assert (weights, first, law.step) == (law.weights, law.first, guarantee.grid)
+    width = steps_of(*guarantee.score_range, guarantee.grid)
+    assert Fraction(guarantee.grid_sensitivity) == width * Fraction(guarantee.grid)
+    with mpmath.workdps(60):
+        power = int(mpmath.floor(mpmath.exp(mpmath.mpf(guarantee.epsilon)) * mpmath.mpf(2) ** 100))
+    padded = {place: weight for place, weight in enumerate(weights)}
+    worst = max(
+        sum(max(0, (weight << 100) - (power + 1) * padded.get(place - shift, 0)) for place, weight in padded.items())
+        for shift in (*range(-width, 0), *range(1, width + 1))
+    )
+    assert sum(weights) == 2**128
+    true = Fraction(worst, 2**228)
+    assert true <= Fraction(guarantee.profile.delta_at(guarantee.epsilon)) <= Fraction(guarantee.delta)
+    assert guarantee.profile.delta_at(guarantee.epsilon) <= true * (1 + Fraction(1, 10**6)) + Fraction(1, 10**13)
 
 
 def check_screening(guarantee: Guarantee, calls: list[Call]) -> None:
@@ -436,6 +461,9 @@ ADJACENCIES = {"records": ss.Replacement(), "identities": RAW, "centroids": CENT
 ACCEPT = ss.accept_bit(1.0, impostor=np.linspace(-0.5, 0.5, 101), false_match_rate=0.1)
 #: A public shape for the best record of a few, made of the one that ships, without its dimension.
 FEW = dataclasses.replace(ss.TailShape.default(1), dimension=None)
+#: A law that has exactly the delta of its contract at epsilon 1.
+LOGISTIC = ss.CustomNoise.tabulate(scipy.stats.logistic(scale=1.9), step=0.5)
+LOGISTIC_DELTA = LOGISTIC.state_profile(1.0).delta_at(1.0)
 WIDE_TABLE = ss.optimal_channel(1.0, 1e-3, levels=5)
 
 ENTRIES: tuple[Entry, ...] = (
@@ -457,6 +485,17 @@ ENTRIES: tuple[Entry, ...] = (
         for what, query in (("one query", QUERY), ("batch", BATCH))
     ),
     scores("narrow optimal table", "optimal", check_table, mechanism="optimal", score_range=NARROW),
+    *(
+        scores(
+            f"custom law, {who}",
+            "custom",
+            check_custom,
+            mechanism=LOGISTIC,
+            delta=LOGISTIC_DELTA,
+            adjacency=ADJACENCIES[who],
+        )
+        for who in ("records", "centroids")
+    ),
     scores("optimal table", "optimal", check_table, mechanism="optimal"),
     scores("optimal table with delta", "optimal", check_table, mechanism="optimal", delta=1e-6, epsilon=6.0),
     scores("response table", "levels", check_table, mechanism=ss.randomised_response(0.9, [0.1, 0.4])),

@@ -40,6 +40,7 @@ NOT_RUN = (
     ("docs/index.md", r"pip install \.", "changes the environment of the tests"),
     ("docs/audit.md", r"scoreshield audit https://.*", "there is no such service; test_cli_audit.py has one"),
     ("docs/container.md", r"(make image|docker .*|SCORESHIELD_USER=.*)", "needs a container engine"),
+    ("docs/custom-noise.md", r"scoreshield bench .* --out runs/.*", "needs a module; test_custom_laws.py has one"),
     ("docs/experiments.md", r"make bench-quick.*", "needs the data sets and ten minutes"),
     ("docs/experiments.md", r"scoreshield bench .* --out runs/.*", "needs the data sets and minutes"),
     ("docs/experiments.md", r"scoreshield report results .*", "needs the runs; test_results_page.py has some"),

@@ -60,6 +60,7 @@ OWN_TESTS = {
     "batch": ["batch", "mechanism_registry"],
     "certificate": ["guarantee"],
     "consistency": ["consistency", "guarantee"],
+    "custom": ["custom_noise", "mechanism_registry"],
     "cuts": ["tables"],
     "database": ["ledger"],
     "discrete": ["discrete", "pinned"],

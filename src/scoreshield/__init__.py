@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         retrieval_cuts,
         thinned_response,
     )
-    from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+    from scoreshield.privacy.noise import CustomNoise, GaussianNoise, LaplaceNoise, StaircaseNoise
     from scoreshield.privacy.tails import AnchoredWindows, TailShape
     from scoreshield.releases.batch import BatchRelease, PublicLevels, release_batch
     from scoreshield.releases.codebook import CodebookRelease, CodebookTrial, PublicCodebook
@@ -77,6 +77,7 @@ _HOMES: dict[str, str | None] = {
     "CodebookRelease": "scoreshield.releases.codebook",
     "CodebookTrial": "scoreshield.releases.codebook",
     "CodebookVersion": "scoreshield.releases.versions",
+    "CustomNoise": "scoreshield.privacy.noise",
     "FactoredGramRelease": "scoreshield.releases.results",
     "FileError": "scoreshield.errors",
     "GaussianNoise": "scoreshield.privacy.noise",
@@ -154,6 +155,7 @@ __all__ = [
     "CodebookRelease",
     "CodebookTrial",
     "CodebookVersion",
+    "CustomNoise",
     "FactoredGramRelease",
     "FileError",
     "GaussianNoise",

@@ -25,7 +25,7 @@ NOT_MECHANISMS = {
     "for_", "public_scores", "require_recall",
 }  # fmt: skip
 #: A table is what "optimal" makes, see below. Reproducing the paper's mistake is nothing that we claim.
-SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)}
+SCORES = {"levels" if name == "optimal" else name for name in get_args(scores.ScoreMechanism)} | {"custom"}
 GROUPS = {"none", "identity", "centroids"}
 SHIPPED: dict[str, dict[str, set[Any]]] = {
     "release_scores": {

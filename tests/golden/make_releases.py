@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
 import scoreshield as ss
 
@@ -59,6 +60,14 @@ def releases() -> dict[str, Any]:
         "index-codebook-version": ss.release_index(
             rows, epsilon=4.0, codebook=ss.PublicCodebook(np.eye(5)), changes="public", ids=range(6), rng=27
         ).update(changed={2: rows[0]}, rng=28),
+        "scores-custom": ss.release_scores(
+            rows,
+            query,
+            epsilon=3.0,
+            delta=1e-6,
+            mechanism=ss.CustomNoise.tabulate(scipy.stats.logistic(scale=0.75), step=0.5, label="logistic"),
+            rng=29,
+        ),
         "scores-levels": ss.release_scores(
             rows, query, epsilon=2.0, mechanism=ss.optimal_channel(2.0, levels=4), rng=21
         ),

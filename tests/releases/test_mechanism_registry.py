@@ -83,6 +83,7 @@ def produced() -> frozenset[tuple[Any, ...]]:
     for name, function in functions.items():
         options: list[dict[str, Any]] = [{"mechanism": mechanism} for mechanism in NAMES]
         options += [{}, {"refine": 0.5}, {"mechanism": ss.randomised_response(1.0, [0.1])}]
+        options += [{"mechanism": mechanism_registry.LOGISTIC}]
         reductions: list[dict[str, Any]] = [{}]
         if name == "release_index":
             reductions += [{"reduction": how, "components": 3} for how in index_plan.REDUCTIONS]
@@ -399,6 +400,27 @@ def other_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discrete, "draw_columns", shifted)
 
 
+def other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One unit of probability moved from one end of the table to the other."""
+    fill = discrete.fill_table
+
+    def shifted(stream: Any, weights: Any, first: int, out: Any) -> Any:
+        return fill(stream, (weights[0] - 1, *weights[1:-1], weights[-1] + 1), first, out)
+
+    monkeypatch.setattr(discrete, "fill_table", shifted)
+
+
+def narrower_custom_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate for one grid step fewer than the scores can move."""
+    monkeypatch.setattr(
+        ss.CustomNoise,
+        "state_profile",
+        lambda self, epsilon, state=ss.CustomNoise.state_profile: state(
+            dataclasses.replace(self, sensitivity=self.sensitivity - self.step), epsilon
+        ),
+    )
+
+
 def surer_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = matches._keep_bits
     monkeypatch.setattr(matches, "_keep_bits", lambda s, epsilon, count: kept(s, epsilon * (1 + 1e-12), count))
@@ -532,6 +554,7 @@ NEAR_MISSES: list[tuple[str, Callable[[pytest.MonkeyPatch], None]]] = [
         for fault in (narrower_staircase, narrower_steps, wider_inner_part, larger_staircase_epsilon)
     ),
     *((name, other_table) for name in BY_NAME if "table" in name or name.startswith("hits")),
+    *((name, fault) for name in BY_NAME if "custom" in name for fault in (other_weights, narrower_custom_range)),
     *((name, surer_coins) for name in BY_NAME if "matches" in name),
     *(
         (name, fault)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import logistic
 
 from scoreshield._types import Rng
 from scoreshield.audit.claims import Claim
@@ -33,7 +34,8 @@ from scoreshield.privacy.calibration import METHODS as CALIBRATIONS
 from scoreshield.privacy.levels.bits import accept_bit, gaussian_bit
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response, thinned_response
 from scoreshield.privacy.mechanisms import Regime
-from scoreshield.privacy.profiles import GaussianProfile
+from scoreshield.privacy.noise import CustomNoise
+from scoreshield.privacy.profiles import GaussianProfile, PureProfile
 from scoreshield.privacy.tails import AnchoredWindows, TailShape
 from scoreshield.releases.batch import release_batch
 from scoreshield.releases.codebook import PublicCodebook
@@ -288,6 +290,8 @@ def _describe_options(release: Any) -> dict[str, Any]:
             options[name] = value.kind
         elif isinstance(value, LevelChannel):
             options[name] = "levels"
+        elif isinstance(value, CustomNoise):
+            options[name] = "custom"
         elif isinstance(value, PublicCodebook):
             options[name] = "codebook"
         elif isinstance(value, AnchoredWindows):
@@ -322,6 +326,11 @@ def _list_groups(release: partial[Any], name: str, pair: Pair, *, raw: bool = Tr
     yield f"{name}, centroids of identities", IdentityRelease(release, has_centroids=True), pair
 
 
+def _make_logistic_noise(epsilon: float) -> CustomNoise:
+    """Make logistic noise of scale D / epsilon, which has pure epsilon up to the ends of its table."""
+    return CustomNoise.tabulate(logistic(scale=2.0 / epsilon), profile=PureProfile(epsilon))
+
+
 def _list_scores(epsilon: float) -> Iterator[_Listed]:
     pair, row_pair = _make_worst_pair("scores"), _make_worst_pair("row")
     one = partial(release_scores, query=_QUERY, epsilon=epsilon)
@@ -342,6 +351,7 @@ def _list_scores(epsilon: float) -> Iterator[_Listed]:
     yield "scores, thinned response", partial(one, mechanism=thinned), pair
     accept = accept_bit(epsilon, impostor=np.linspace(-1, 0.5, 1001), false_match_rate=0.01)
     yield "scores, accept bit", partial(one, mechanism=accept.table), pair
+    yield "scores, custom law", partial(noisy, mechanism=_make_logistic_noise(epsilon)), pair
     bit = gaussian_bit(epsilon, DELTA, 0.0, false_share=0.01)
     yield "scores, bit on a Gaussian curve", partial(noisy, mechanism=bit), pair
     anchored = partial(one, mechanism=AnchoredWindows(tail=_FEW))

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from scoreshield.decisions.confidence import compute_area
 from scoreshield.errors import InvalidInput
-from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import CustomNoise, GaussianNoise, LaplaceNoise, StaircaseNoise
 
 Float = NDArray[np.float64]
 Keys = NDArray[np.uint64]
 #: Noise laws whose density is known here.
-KnownLaw = GaussianNoise | LaplaceNoise | StaircaseNoise
+KnownLaw = GaussianNoise | LaplaceNoise | StaircaseNoise | CustomNoise
 
 StatisticName = Literal["auto", "likelihood", "linear", "table", "membership", "classifier"]
 STATISTICS: tuple[StatisticName, ...] = get_args(StatisticName)
@@ -175,6 +175,8 @@ def compute_log_density(law: KnownLaw, x: Float) -> Float:
             return np.asarray(-0.5 * (x / law.std) ** 2)
         case LaplaceNoise():
             return np.asarray(-np.abs(x) / law.b)
+        case CustomNoise():
+            return law.log_density(x)
         case StaircaseNoise():
             size = np.abs(x) / law.sensitivity
             steps = np.floor(size)

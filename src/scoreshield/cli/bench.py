@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +28,13 @@ def bench_command(
         Path | None, typer.Option(help="YAML file with what differs from the grid that ships (see --show-grid).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid, for about two minutes on two cores.")] = False,
+    law: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A noise law of yours for the grid, as NAME=module:function. The function returns a CustomNoise for "
+            "(epsilon, delta). Repeatable."
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes; by default one per core.", min=1)] = None,
     show_grid: Annotated[bool, typer.Option("--show-grid", help="Print the grid and stop.")] = False,
     as_json: Json = False,
@@ -40,6 +48,8 @@ def bench_command(
     if name not in EXPERIMENTS:
         raise ss.InvalidInput(f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}.")
     experiment = EXPERIMENTS[name]
+    if law:
+        experiment = experiment.add_laws(dict(_read_law(text) for text in law))
     changes = {} if grid is None else read_yaml(grid)
     settings = experiment.make_grid(changes, quick=quick, source=str(grid or f"{name}.yaml"))
     if show_grid:
@@ -64,6 +74,16 @@ def bench_command(
         say(f"picture  {path}")
     for line in left_out or (["Nothing of this run can be drawn."] if not pictures else []):
         say(line)
+
+
+def _read_law(text: str) -> tuple[str, Callable[..., Any]]:
+    """Import the function of NAME=module:function."""
+    from scoreshield.audit.targets import load_function
+
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ss.InvalidInput(f"--law must be NAME=module:function. Got {text[:80]!r}.")
+    return name, load_function(path)
 
 
 def _as_yaml(settings: dict[str, object]) -> str:

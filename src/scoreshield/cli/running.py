@@ -23,7 +23,6 @@ _CLOSED = 141  # of a program that a closed pipe ends
 _COMMANDS = {
     "release_scores with for_='ranking', or mode='query' with a ledger": "scoreshield release scores --for ranking",
     "release_scores with for_='ranking'": "scoreshield release scores --for ranking",
-    "public_scores of it": "--public-scores of it",
     "release_batch": "scoreshield release batch",
     "public_scores of": "--public-scores of",
     "a batch of 30 queries that are known now": "a batch of 30 known queries (scoreshield release batch)",

@@ -177,6 +177,12 @@ def _describe_mechanism(guarantee: Guarantee) -> list[str]:
 
 
 def _describe_noise(guarantee: Guarantee) -> list[str]:
+    if guarantee.mechanism == "custom":
+        return [
+            f"Standard deviation {guarantee.noise_std:.6g} on each entry;",
+            f"one record moves a score by at most {guarantee.sensitivity:.6g}",
+            f"({guarantee.grid_sensitivity:.9g} with rounding to the grid), checked numerically and rounded up.",
+        ]
     beside = "with rounding to the grid"
     beside += "".join(f" and the {part}" for part in ("covariance", "center") if f"{part}_std" in guarantee.details)
     end = ", checked numerically and rounded up." if guarantee.claimed is None else " as published."

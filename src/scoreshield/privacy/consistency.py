@@ -32,7 +32,8 @@ from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.levels.cuts import check_increasing
 from scoreshield.privacy.levels.tables import LevelChannel
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES
-from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise import CustomNoise, GaussianNoise, LaplaceNoise, StaircaseNoise
+from scoreshield.privacy.noise.custom import count_moved_steps
 from scoreshield.privacy.privunit import PrivUnit
 from scoreshield.privacy.profiles import (
     CurveProfile,
@@ -166,6 +167,8 @@ def _fits_details(guarantee: Guarantee) -> bool:
                 and guarantee.grid == law.step
                 and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
             )
+        case "scores" if isinstance(law, CustomNoise):
+            return _fits_custom(guarantee, law)
         case "scores" if guarantee.mechanism == "anchored":
             return _fits_anchored(guarantee)
         case "top-k":
@@ -185,6 +188,19 @@ def _fits_details(guarantee: Guarantee) -> bool:
         case "batch":
             return _fits_batch(guarantee)
     return True
+
+
+def _fits_custom(guarantee: Guarantee, law: CustomNoise) -> bool:
+    """Whether custom noise has the stated grid and scale, and covers the whole range of the scores."""
+    return (
+        guarantee.grid == law.step
+        and guarantee.grid_sensitivity == law.sensitivity
+        and count_moved_steps(guarantee.score_range, law.step) <= law.width
+        and math.isclose(guarantee.scale, law.std, rel_tol=_REPEATED)
+        and guarantee.details.keys() == {"law", "profile_from"}
+        and guarantee.details["law"] == law.label
+        and guarantee.details["profile_from"] in ("claim", "table")
+    )
 
 
 def _fits_vectors(guarantee: Guarantee) -> bool:
@@ -528,6 +544,16 @@ def _compute_center_mu(guarantee: Guarantee) -> float | None:
     return sensitivity / std if sensitivity >= 2 * _count_moved_rows(guarantee) and std > 0 else None
 
 
+@dataclass(frozen=True)
+class _LeastCustomProfile:
+    """A lower bound on the profile of a table of noise, which another machine computes alike up to rounding."""
+
+    law: CustomNoise
+
+    def delta_at(self, epsilon: float) -> float:
+        return self.law.bound_delta(epsilon, is_lower=True)
+
+
 def _derive_noise_profile(guarantee: Guarantee) -> ImpliedProfile | None:
     """Derive the profile of noise on entries.
 
@@ -539,6 +565,8 @@ def _derive_noise_profile(guarantee: Guarantee) -> ImpliedProfile | None:
         return None
     if isinstance(law, LaplaceNoise | StaircaseNoise) and not math.isclose(law.scale, scale, rel_tol=_REPEATED):
         return None
+    if isinstance(law, CustomNoise):
+        return _LeastCustomProfile(law)
     if not isinstance(law, GaussianNoise):
         return law.profile(guarantee.grid_sensitivity)
     if not math.isclose(law.std, scale * share, rel_tol=_REPEATED):

@@ -21,6 +21,9 @@ _LABELS = {
     "shrinkage": "Mean cosine of the drawn direction with the vector",
     "epsilon_per_draw": "Epsilon of one draw of a record",
     "largest_draws": "Draws of the record that was drawn most often",
+    # a custom law
+    "law": "Name of the law, as given",
+    "profile_from": "Source of the privacy profile",
     # a codebook
     "source": "Source of the codebook",
     "fingerprint": "SHA-256 of the codebook",

@@ -67,6 +67,12 @@ MECHANISMS: dict[str, MechanismFacts] = {
         "Staircase noise (Geng and Viswanath): one record moves one score, so this is private without delta.",
         {"scores": "staircase"},
     ),
+    "custom": MechanismFacts(
+        "Noise of a custom law: a public table of probabilities on the grid. The privacy profile is the larger of what "
+        "was claimed for the law and what was computed from this table, for every move of one score.",
+        {"scores": "custom"},
+        is_pure=False,  # a table has ends, and a move shows what lies beyond them
+    ),
     "optimal": MechanismFacts(
         "A table of probabilities on public score levels, the best for its stated purpose, checked in whole numbers.",
         {"scores": "levels"},

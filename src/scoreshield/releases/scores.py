@@ -35,7 +35,8 @@ from scoreshield.privacy.adjacency import (
 )
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
-from scoreshield.privacy.noise import StaircaseNoise, add_noise
+from scoreshield.privacy.noise import CustomNoise, StaircaseNoise, add_noise
+from scoreshield.privacy.noise.custom import count_moved_steps
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.advice import Adviser, make_public_rows
@@ -58,9 +59,9 @@ Float = NDArray[np.float64]
 
 
 def _check_mechanism(value: Any, name: str) -> Any:
-    """Check for the name of a mechanism, a level table or anchored windows."""
-    if value is not None and not isinstance(value, str | LevelChannel | AnchoredWindows):
-        _validation.reject(name, "a name, a LevelChannel or an AnchoredWindows", value)
+    """Check for the name of a mechanism, a level table, anchored windows or a custom law."""
+    if value is not None and not isinstance(value, str | LevelChannel | AnchoredWindows | CustomNoise):
+        _validation.reject(name, "a name, a LevelChannel, an AnchoredWindows or a CustomNoise", value)
     return _validation.check_option(value, name, SCORE_MECHANISMS) if isinstance(value, str) else value
 
 
@@ -83,7 +84,7 @@ def release_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | None = None,
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | CustomNoise | None = None,
     for_: ScoreUse = "values",
     k: int | None = None,
     threshold: float | None = None,
@@ -109,8 +110,9 @@ def release_scores(
             pure epsilon, without delta, and far less noise at the same epsilon (docs/mechanisms.md compares them);
             ``"optimal"``, the best table of 41 levels for squared error and a uniform prior, or any table of
             `optimal_channel` or `randomised_response`; ``"anchored"``, windows around a private quantile, which keep
-            the ten best records of one query, or an `AnchoredWindows` for another number of them; ``"auto"`` chooses
-            by ``for_``. Without a mechanism it is ``"auto"`` if ``for_`` is given, and ``"gaussian"`` otherwise.
+            the ten best records of one query, or an `AnchoredWindows` for another number of them; a `CustomNoise`,
+            any law as a table (docs/custom-noise.md); ``"auto"`` chooses by ``for_``. Without a mechanism it is
+            ``"auto"`` if ``for_`` is given, and ``"gaussian"`` otherwise.
         for_: What the scores are for, which decides what ``"auto"`` chooses. ``"values"``: Gaussian (if delta allows
             it) or staircase noise, whichever has the smaller standard deviation. ``"ranking"``: what is predicted to
             keep the most of the ``k`` best records (`decisions.choose_for_ranking`): noise, windows or a level table.
@@ -223,7 +225,7 @@ def prepare_scores(
     *,
     epsilon: float,
     delta: float = 0.0,
-    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | None = None,
+    mechanism: ScoreMechanism | LevelChannel | AnchoredWindows | CustomNoise | None = None,
     for_: ScoreUse = "values",
     k: int = 10,
     threshold: float | None = None,
@@ -257,6 +259,10 @@ def prepare_scores(
             raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for anchored windows.")
         windows = AnchoredWindows() if mechanism == "anchored" else mechanism
         return _prepare_anchored(problem, epsilon, windows, is_chosen=is_chosen)
+    if isinstance(mechanism, CustomNoise):
+        if calibration != "analytic" or unsafe_reproduce_paper:
+            raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a custom law.")
+        return _prepare_custom(problem, epsilon, delta, mechanism)
     assert mechanism != "auto"  # it was replaced
     request = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     return _prepare_additive(problem, request)
@@ -402,6 +408,50 @@ def _prepare_anchored(
 
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         return problem.make_release(law.release(stream, values), guarantee, stream)
+
+    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+
+
+def _prepare_custom(
+    problem: _ScoreProblem, epsilon: float, delta: float, law: CustomNoise
+) -> PendingRelease[Float, ScoreRelease]:
+    """Prepare scores with noise of a custom law: one record moves one score, and the other draws cancel."""
+    if not problem.moves_one_score():
+        raise InvalidInput(
+            "Noise of a custom law is checked for one record that moves one score: give one query, and no identities "
+            "without centroids."
+        )
+    if delta == 0:
+        _validation.reject("delta", "above 0 for a custom law, since its table has ends (1e-9, say)", delta)
+    if count_moved_steps(problem.score_range, law.step) > law.width:
+        raise InvalidInput(
+            f"The custom law was checked for a sensitivity of {law.sensitivity:g}, and this score range needs more: "
+            "make it with the same 'score_range'."
+        )
+    profile = law.state_profile(epsilon)
+    if (true := profile.delta_at(epsilon)) > delta:
+        raise InvalidInput(
+            f"The custom law has delta {true:.6g} at epsilon {epsilon:g}, which the given delta {delta:g} does not "
+            "cover: give more noise, or a larger epsilon or delta."
+        )
+    noise = law.drop_claim()
+    guarantee = Guarantee.for_mechanism(
+        problem.state_facts(),
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=law.name,
+        sensitivity=problem.width,
+        grid_sensitivity=law.sensitivity,
+        scale=noise.std,
+        grid=law.step,
+        profile=profile,
+        noise=noise,
+        details={"law": law.label, "profile_from": "table" if law.claimed_profile is None else "claim"},
+    )
+
+    def draw(values: Float, stream: Stream) -> ScoreRelease:
+        add_noise(values, noise, noise.step, stream)
+        return problem.make_release(values, guarantee, stream)
 
     return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
 

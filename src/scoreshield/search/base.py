@@ -25,6 +25,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.noise import CustomNoise
 from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.codebook import PublicCodebook
@@ -40,7 +41,7 @@ Mode = Literal["index", "query", "screening", "hits", "batch"]
 ModeOption = Literal["index", "query", "screening", "hits", "batch", "auto"]
 MODES: tuple[str, ...] = get_args(ModeOption)
 #: Of an index, or of the scores of a query.
-SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows
+SearchMechanism = IndexMechanism | ScoreMechanism | LevelChannel | AnchoredWindows | CustomNoise
 #: What the table of hits says of levels and windows.
 _PLACES = "A place is where a released level, window or code lies: it ranks the hit, and the cosine may be another."
 #: What it says where the law of the scores is unknown.

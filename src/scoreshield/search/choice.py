@@ -18,6 +18,7 @@ from scoreshield.privacy.filters import PrivacyFilter, compute_cost
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.hit_budget import HitBudget
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.noise import CustomNoise
 from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.batch import PublicLevels, predict_batch_worth, prepare_batch
 from scoreshield.releases.codebook import PublicCodebook
@@ -168,7 +169,7 @@ def _check_arguments(options: SearchOptions, dimension: int) -> None:
     check_score_range(options.score_range)
     mechanism: Any = options.mechanism
     words = tuple(dict.fromkeys([*MECHANISMS, *SCORE_MECHANISMS]))
-    if mechanism is not None and not isinstance(mechanism, LevelChannel | AnchoredWindows):
+    if mechanism is not None and not isinstance(mechanism, LevelChannel | AnchoredWindows | CustomNoise):
         _validation.check_option(mechanism, "mechanism", words)
     row = np.zeros(dimension)
     row[:1] = 1.0

@@ -49,6 +49,9 @@ def make_symbols(count: int, size: int) -> Symbols:
     return Symbols(np.tile(np.arange(size), (count, 1)), np.ones((count, size), dtype=np.int64))
 
 
+#: Weights that sum to 2^128, some so small that a draw of them needs more than 64 bits.
+NOISE_TABLE = (5, 2**127 + 3, 2**64, 2**126 - 2**70, 2**126 - 2**64 + 2**70 - 8)
+
 DRAWS: dict[str, Callable[[], Any]] = {
     "gaussian": lambda: filled(gaussian.fill_rounded_gaussian, 1.37 * 2.0**26),
     "gaussian, the largest scale": lambda: filled(gaussian.fill_rounded_gaussian, 2.0**32),
@@ -59,6 +62,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "coins": lambda: discrete.flip_coins(stream(), logistic(0.7), 40_000),
     "below": lambda: discrete.draw_below(stream(), np.arange(1, 40_001) ** 2 * 7),
     "table": lambda: randomised_response(1.0, [-0.5, 0.1, 0.3]).release(stream(), np.linspace(-1, 1, 40_000)),
+    "noise table": lambda: filled(discrete.fill_table, NOISE_TABLE, -2),
     "sets": lambda: np.stack(SetResponse(9.0, 300, 2, 4).release(stream(), make_symbols(40_000, 2))),
     "names or none": lambda: np.stack(SetResponse(5.0, 30, 1, 6, True).release(stream(), make_symbols(40_000, 1))),
     "small cap": lambda: sphere.lean(sphere.Cap(8, 1.0, 0.6, 2.0**36, 0.04), units(1500, 8), stream()),
@@ -77,6 +81,7 @@ PINS = {
     "coins": "6f1f4968c8956c1d",
     "below": "e50fa4284ab7ac4a",
     "table": "c77eaabe750f3d0d",
+    "noise table": "a1cf05c27c555b8d",
     "sets": "3a00a2fa0955a825",
     "names or none": "2b8ebc193e790bc2",
     "small cap": "4a61c935dd1f26b4",

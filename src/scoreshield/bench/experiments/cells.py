@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -10,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from scoreshield.bench.experiments import grid as grids
+from scoreshield.bench.experiments.custom_laws import LawMaker, check_laws
 from scoreshield.bench.experiments.grid import Choices, Grid
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.guarantee import Guarantee
 
 #: The non-private reference; the paper as published; our contract at (epsilon, delta); ours at equal attack.
@@ -110,6 +114,22 @@ class Experiment(ABC):
     files: ClassVar[tuple[str, ...]] = ()  #: of the data folder
     scope: ClassVar[str] = ""  #: what the guarantee covers and what not, said with every result
     serial: ClassVar[bool] = False  #: whether cells must not run side by side, because they are timed
+    has_custom_laws: ClassVar[bool] = False  #: whether the caller's noise laws can be compared
+    laws: Mapping[str, LawMaker] = MappingProxyType({})  #: the caller's noise laws, by name
+
+    def add_laws(self, laws: Mapping[str, LawMaker]) -> Self:
+        """Return the experiment with noise laws of the caller, which a grid names as mechanisms.
+
+        Args:
+            laws: For each name a function from (epsilon, delta) to a `CustomNoise` for scores in [-1, 1]. It must be
+                defined in a module, since a run calls it in other processes.
+        """
+        if not self.has_custom_laws:
+            raise InvalidInput(f"{self.name} releases no scores of one query, so it takes no custom noise law.")
+        known = tuple(self.list_choices(self.read_base_grid()).mechanism)
+        changed = copy.copy(self)
+        changed.laws = {**self.laws, **check_laws(laws, known)}
+        return changed
 
     def read_base_grid(self) -> dict[str, Any]:
         """Read the grid that ships with the experiment."""

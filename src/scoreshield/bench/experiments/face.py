@@ -54,14 +54,15 @@ class FaceVerification(Experiment):
         **{name: Metric("verification") for name in _RATES},
     }
     files = ("lfw_scores.npz",)
+    has_custom_laws = True
 
     def list_choices(self, base: Mapping[str, Any]) -> Choices:
         sets = [f"lfw/{name}" for name in compact.LFW_SCORE_SETS] + [f"synthetic/{name}" for name in FAMILIES]
         public = dict.fromkeys(("default", *compact.LFW_SCORE_SETS, *FAMILIES), base["options"]["public"]["default"])
-        return Choices(sets, _MECHANISMS, (), tuple(self.metrics), base["options"] | {"public": public})
+        return Choices(sets, (*_MECHANISMS, *self.laws), (), tuple(self.metrics), base["options"] | {"public": public})
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        return mechanisms.list_mechanism_cells(grid)
+        return mechanisms.list_mechanism_cells(grid, self.laws)
 
     def load(self, grid: Grid, data_dir: Path | None) -> dict[str, ScoreCollection]:
         return {dataset: _load_scores(dataset, grid, data_dir) for dataset in grid.datasets}
@@ -74,7 +75,9 @@ class FaceVerification(Experiment):
         if cell.setting == "clean":
             released: Any = scores.clean
         else:
-            released = mechanisms.release_cell(cell, scores.rows, _QUERY, scores.public, cell.seed(grid.seed), k=1)
+            released = mechanisms.release_cell(
+                cell, scores.rows, _QUERY, scores.public, cell.seed(grid.seed), k=1, laws=self.laws
+            )
             guarantee = released.guarantee
             if cell.setting == "paper":  # which decides on clipped scores
                 released = released.scores

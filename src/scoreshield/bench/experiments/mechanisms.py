@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 import scoreshield as ss
 from scoreshield._types import Rng
 from scoreshield.bench.experiments.cells import ExperimentCell
+from scoreshield.bench.experiments.custom_laws import LawMaker, make_custom_law
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.plan.candidates import make_response_profiles, make_staircase_profile, make_unit_profiles
 from scoreshield.plan.contracts import make_contract
 from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.noise import CustomNoise
 from scoreshield.privacy.profiles import GaussianProfile, LaplaceProfile
 
 #: Noise on every score, tables of levels, and answers that name records.
@@ -61,8 +63,11 @@ class PublicKnowledge:
     refine: float = 0.5
 
 
-def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
-    """List the reference, the paper as published, our contract at each (epsilon, delta) and at each advantage."""
+def list_mechanism_cells(grid: Grid, laws: Mapping[str, LawMaker]) -> list[ExperimentCell]:
+    """List the reference, the paper as published, our contract at each (epsilon, delta) and at each advantage.
+
+    A custom law is made for a contract, so it has no cells at an advantage.
+    """
     found = []
     for dataset, repeat in product(grid.datasets, range(grid.repeats)):
         found.append(ExperimentCell(dataset, "clean", repeat=repeat))
@@ -70,7 +75,7 @@ def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
             for epsilon in grid.epsilon:
                 found.append(ExperimentCell(dataset, "paper", "gaussian", epsilon=epsilon, delta=delta, repeat=repeat))
         for name in grid.mechanism:
-            deltas = grid.delta if name.startswith("gaussian") else (0.0,)
+            deltas = grid.delta if name.startswith("gaussian") or name in laws else (0.0,)
             found.extend(
                 ExperimentCell(dataset, "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
                 for delta in deltas
@@ -80,6 +85,7 @@ def list_mechanism_cells(grid: Grid) -> list[ExperimentCell]:
             found.extend(
                 ExperimentCell(dataset, "advantage", name, delta=deltas[0], advantage=advantage, repeat=repeat)
                 for advantage in grid.advantage
+                if name not in laws
             )
     return found
 
@@ -111,7 +117,13 @@ def find_cell_epsilon(cell: ExperimentCell, *, levels: int = 2, dimension: int |
 
 
 def release_cell(
-    cell: ExperimentCell, rows: NDArray[Any], query: NDArray[Any], public: PublicKnowledge, rng: Rng, k: int
+    cell: ExperimentCell,
+    rows: NDArray[Any],
+    query: NDArray[Any],
+    public: PublicKnowledge,
+    rng: Rng,
+    k: int,
+    laws: Mapping[str, LawMaker],
 ) -> Any:
     """Release one private answer to one query, by the cell's mechanism; for an index see `release_cell_index`."""
     epsilon = find_cell_epsilon(cell, levels=1 + max(map(len, public.cuts.values()), default=1))
@@ -120,6 +132,10 @@ def release_cell(
             rows, query, epsilon=epsilon, delta=cell.delta or 0.0, calibration="conservative", rng=rng,
             unsafe_reproduce_paper=True,
         )  # fmt: skip
+    if cell.mechanism in laws:
+        delta = cell.delta or 0.0
+        law = _make_law_once(laws[cell.mechanism], cell.mechanism, epsilon, delta)
+        return ss.release_scores(rows, query, epsilon=epsilon, delta=delta, mechanism=law, rng=rng)
     match cell.mechanism:
         case "gaussian" | "laplace" | "staircase":
             return ss.release_scores(
@@ -158,6 +174,11 @@ def find_pair_budget(cell: ExperimentCell, dimension: int) -> tuple[float, int]:
 def find_nearest(epsilon: float, tables: Mapping[float, Any]) -> float:
     """Find the budget whose public table fits best: cuts exist for a few budgets."""
     return min(tables, key=lambda budget: abs(np.log(budget / epsilon)))
+
+
+@lru_cache(maxsize=64)
+def _make_law_once(make: LawMaker, name: str, epsilon: float, delta: float) -> CustomNoise:
+    return make_custom_law({name: make}, name, epsilon, delta)
 
 
 @lru_cache(maxsize=64)

@@ -19,6 +19,7 @@ from scoreshield.bench.data import compact
 from scoreshield.bench.data.sets import RetrievalSet
 from scoreshield.bench.experiments import mechanisms
 from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
+from scoreshield.bench.experiments.custom_laws import LawMaker
 from scoreshield.bench.experiments.grid import Choices, Grid
 from scoreshield.bench.experiments.mechanisms import PublicKnowledge
 from scoreshield.bench.rag.retrieval import SCOPE
@@ -56,12 +57,14 @@ class RetrievalForGeneration(Experiment):
         **{f"recall@{k}, t={t:g}": Metric("thresholded retrieval") for t, k in SETTINGS},
     }
     files = ("scifact_minilm.npz", "frames_minilm.npz")
+    has_custom_laws = True
 
     def list_choices(self, base: Mapping[str, Any]) -> Choices:
-        return Choices(tuple(_READERS), mechanisms.MECHANISMS, (), tuple(self.metrics), base["options"])
+        names = (*mechanisms.MECHANISMS, *self.laws)
+        return Choices(tuple(_READERS), names, (), tuple(self.metrics), base["options"])
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
-        return mechanisms.list_mechanism_cells(grid)
+        return mechanisms.list_mechanism_cells(grid, self.laws)
 
     def load(self, grid: Grid, data_dir: Path | None) -> dict[str, RetrievalData]:
         if data_dir is None:
@@ -73,12 +76,16 @@ class RetrievalForGeneration(Experiment):
     def measure(self, cell: ExperimentCell, grid: Grid, data: dict[str, RetrievalData]) -> Measurement:
         here = data[cell.dataset]
         chosen = _sample(len(here.queries), grid.options["queries"], cell, grid)
-        released, guarantee = _release_rankings(cell, grid, here, chosen)
+        released, guarantee = _release_rankings(cell, grid, here, chosen, self.laws)
         return Measurement(_metrics(cell, here, chosen, released), guarantee, len(here.documents))
 
 
 def _release_rankings(
-    cell: ExperimentCell, grid: Grid, here: RetrievalData, chosen: NDArray[np.intp]
+    cell: ExperimentCell,
+    grid: Grid,
+    here: RetrievalData,
+    chosen: NDArray[np.intp],
+    laws: Mapping[str, LawMaker],
 ) -> tuple[list[Any], Any]:
     """Release one answer per query, with the guarantee of each, or of the index for all."""
     seed = cell.seed(grid.seed)
@@ -89,7 +96,13 @@ def _release_rankings(
         return list(index.scores(here.queries[chosen])), index.guarantee
     answers = [
         mechanisms.release_cell(
-            cell, here.documents, here.queries[q], here.public, np.random.default_rng([seed, int(q)]), k=_SELECTED
+            cell,
+            here.documents,
+            here.queries[q],
+            here.public,
+            np.random.default_rng([seed, int(q)]),
+            k=_SELECTED,
+            laws=laws,
         )
         for q in chosen
     ]

@@ -26,6 +26,7 @@ from scoreshield import _loading
 from scoreshield._files import RunFolder
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, make_rows
+from scoreshield.bench.experiments.custom_laws import hash_custom_laws
 from scoreshield.bench.experiments.grid import Grid
 from scoreshield.errors import InvalidInput, ScoreShieldError
 from scoreshield.geometry.arrays import Progress
@@ -59,6 +60,8 @@ def run_experiment(
         raise InvalidInput(f"The grid of {experiment.name} holds no cell: give it data sets, mechanisms and budgets.")
     settings = {"version": version("scoreshield"), "grid": grid.to_dict()}
     settings["data"] = _compute_checksums(experiment, data_dir)
+    if laws := hash_custom_laws(experiment.laws, grid):
+        settings["laws"] = laws
     if not (out / SETTINGS).exists():
         experiment.load(grid, data_dir)  # missing data is one sentence, before anything is written
     with RunFolder(out).lock() as folder:

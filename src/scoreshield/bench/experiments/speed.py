@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import scoreshield as ss
 from scoreshield.bench.experiments.cells import Experiment, ExperimentCell, Measurement, Metric
+from scoreshield.bench.experiments.custom_laws import make_custom_law
 from scoreshield.bench.experiments.grid import Choices, Grid
 
 _METHODS = ("newton", "aap", "dykstra", "sdp")
@@ -99,6 +100,7 @@ class NoiseLaws(Experiment):
 
     name = "noise"
     title = "The noise itself"
+    has_custom_laws = True
     serial = True
     metrics: ClassVar[Mapping[str, Metric]] = {
         "standard deviation": Metric("noise", "lower"),
@@ -108,14 +110,14 @@ class NoiseLaws(Experiment):
     }
 
     def list_choices(self, base: Mapping[str, Any]) -> Choices:
-        return Choices(("two scores",), (*_LAWS, _FLOAT), (), tuple(self.metrics), base["options"])
+        return Choices(("two scores",), (*_LAWS, _FLOAT, *self.laws), (), tuple(self.metrics), base["options"])
 
     def list_cells(self, grid: Grid) -> list[ExperimentCell]:
         return [
             ExperimentCell("two scores", "contract", name, epsilon=epsilon, delta=delta, repeat=repeat)
             for repeat in range(grid.repeats)
             for name in grid.mechanism
-            for delta in (grid.delta if name in ("gaussian", _FLOAT) else (0.0,))
+            for delta in (grid.delta if name in ("gaussian", _FLOAT, *self.laws) else (0.0,))
             for epsilon in grid.epsilon
         ]
 
@@ -130,6 +132,8 @@ class NoiseLaws(Experiment):
         rows[:count, 1] = rows[count:, 0] = 1.0
         query = np.array([1.0, 0.0])
         mechanism: Any = "gaussian" if cell.mechanism == _FLOAT else cell.mechanism
+        if cell.mechanism in self.laws:
+            mechanism = make_custom_law(self.laws, cell.mechanism, cell.epsilon, cell.delta or 0.0)
         start = time.perf_counter()
         release = ss.release_scores(
             rows, query, epsilon=cell.epsilon, delta=cell.delta or 0.0, mechanism=mechanism, rng=None

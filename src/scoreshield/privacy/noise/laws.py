@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield.errors import InvalidInput
+from scoreshield.privacy.noise.custom import CustomNoise
 from scoreshield.privacy.noise.gaussian import GaussianNoise
 from scoreshield.privacy.noise.laplace import LaplaceNoise
 from scoreshield.privacy.noise.staircase import StaircaseNoise
@@ -80,6 +81,8 @@ def law_from_dict(data: dict[str, Any]) -> NoiseLaw | LevelChannel:
             return LaplaceNoise(b)
         case {"name": StaircaseNoise.name, "epsilon": epsilon, "sensitivity": sensitivity, "gamma": gamma}:
             return StaircaseNoise(epsilon, sensitivity, gamma)
+        case {"name": CustomNoise.name}:
+            return CustomNoise.from_dict(data)
         case {"name": "levels"}:
             from scoreshield.privacy.levels.tables import LevelChannel
 

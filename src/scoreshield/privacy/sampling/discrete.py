@@ -32,6 +32,9 @@ Ints = NDArray[np.int64]
 #: Bound on the error of ln|X| in double precision where |X| >= 2^-19: 571 u, and room for one product or quotient.
 LOG_ERROR = 640 * 2.0**-53
 _CHUNK = 16_384
+#: The sum of the whole weights of a noise table.
+TABLE_BITS = 128
+TABLE_WHOLE = 1 << TABLE_BITS
 
 
 def fill_rounded_laplace(stream: Stream, scale: float, out: Float) -> None:
@@ -212,3 +215,23 @@ def draw_columns(stream: Stream, table: NDArray[np.uint64], rows: Ints) -> Ints:
         else:
             columns[part] = (table[rows[part]] <= uniform[:, None]).sum(axis=1)
     return columns
+
+
+def fill_table(stream: Stream, weights: Sequence[int], first: int, out: Float) -> None:
+    """Fill an array with independent draws of first + i, each with probability exactly weights[i] / 2^128.
+
+    A draw is the number of cumulative weights that are at most a uniform integer below 2^128. Its first 64 bits decide
+    unless they are also the first 64 bits of a cumulative weight; then the other 64 bits are read.
+    """
+    cumulative = list(itertools.accumulate(weights))
+    if cumulative[-1] != TABLE_WHOLE:
+        raise ValueError("the weights must sum to 2^128")
+    starts = np.array([total >> 64 for total in cumulative[:-1]], dtype=np.uint64)
+    for start in range(0, len(out), _CHUNK):
+        chunk = out[start : start + _CHUNK]
+        words = stream.words(len(chunk)).view(np.uint64)
+        places = np.searchsorted(starts, words, side="left")
+        for place in np.flatnonzero(places != np.searchsorted(starts, words, side="right")):
+            uniform = (int(words[place]) << 64) + (int(stream.words(1)[0]) & (2**64 - 1))
+            places[place] = bisect.bisect_right(cumulative, uniform)
+        chunk[:] = places + first
