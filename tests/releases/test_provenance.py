@@ -254,7 +254,7 @@ class TestCommands:
                 code, out, err = run(*charge, option, bad)
                 assert (code, out) == (2, "")
                 assert err.count("\n") == 1
-                assert f"'{option}'" in err
+                assert f"scoreshield: {option} must be" in err
                 assert "printable characters" in err
                 assert not Path("out.npz").exists()
         assert ss.Ledger.open(url).entries() == []
