@@ -20,9 +20,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_names.py tests/test_style.py
 
-# The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
+# The documentation as a site, by MkDocs in site/ and by Zensical in site-zensical/, from one mkdocs.yml; a dead link or
+# a page without a place stops it. (--quiet would hide that.)
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	SITE_DIR=site-zensical $(BIN)/python -m zensical build --strict --clean
 
 # Every mechanism and regime at three budgets, attacked: claimed epsilon, lower bound found, what would have been found.
 audit: $(VENV)/.installed-dev
@@ -63,7 +65,7 @@ bench-quick: $(VENV)/.installed-results
 	  --images docs/images/results --html runs/results.html
 
 clean:
-	rm -rf $(VENV) site runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	rm -rf $(VENV) site site-zensical .cache runs demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
