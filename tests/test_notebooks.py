@@ -87,8 +87,10 @@ def test_private_rag(capsys: pytest.CaptureFixture[str]) -> None:
     made = run_plainly("private_rag")
     shown = capsys.readouterr().out
     assert made["search"].worth.recall > 0.5
-    assert made["right"] >= 0.4  # one in forty by chance
     assert made["account"].spent == 8
+    again = [made["search"].search(made["embed"]([made["ask"](("Corby", "migraine"))])[0], k=5) for _ in range(2)]
+    about = [np.mean([made["topic_of"][int(name)] == made["asked"] for name in hits.ids]) for hits in again]
+    assert np.mean([made["right"], *about]) >= 0.5  # one in forty by chance; a single search may have bad luck
     assert "A recall of 0.1 is required" in shown
     assert "spent: 0.0" in shown
     assert "ScoreShield certificate" in shown
