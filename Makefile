@@ -20,9 +20,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_names.py tests/test_style.py
 
-# The documentation as a site, in site/; a dead link or a page without a place stops it. (--quiet would hide that.)
+# The documentation as a site, by MkDocs in site/ and by Zensical in site-zensical/, from one mkdocs.yml; a dead link or
+# a page without a place stops it. (--quiet would hide that.)
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	SITE_DIR=site-zensical $(BIN)/python -m zensical build --strict --clean
 
 # The packages for LangChain, LlamaIndex and Haystack: built, installed into empty environments and tested there.
 packages: $(BIN)/python
@@ -104,7 +106,7 @@ image:
 	$(ENGINE) run --rm --read-only --cap-drop ALL --security-opt no-new-privileges --network none --tmpfs /tmp scoreshield:local --version
 
 clean:
-	rm -rf $(VENV) site runs dist sbom.cdx.json demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	rm -rf $(VENV) site site-zensical .cache runs dist sbom.cdx.json demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

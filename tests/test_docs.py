@@ -13,6 +13,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -298,23 +299,63 @@ class _Page(HTMLParser):
         self.text.append(data)
 
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, _Page]:
-    """The site, built as strictly as can be; its pages by their paths."""
-    for module in ("mkdocs", "material", "mkdocstrings", "griffe"):
+#: What builds the site, with the packages that it needs and its command. Both read mkdocs.yml.
+BUILDERS = {
+    "mkdocs": (("mkdocs", "material", "mkdocstrings", "griffe"), ("mkdocs", "build", "--strict")),
+    "zensical": (("zensical", "mkdocstrings", "griffe"), ("zensical", "build", "--strict", "--clean")),
+}
+
+
+@pytest.fixture(scope="session", params=BUILDERS)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, _Page]:
+    """The site, built as strictly as can be by one of the two programs; its pages by their paths."""
+    modules, command = BUILDERS[request.param]
+    for module in modules:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"the site needs {module}: pip install 'scoreshield[docs]'")
-    folder = tmp_path_factory.mktemp("site")
+    folder = tmp_path_factory.mktemp(request.param)
+    shutil.copytree(ROOT / "docs", folder / "docs")  # a copy, because Zensical writes a cache beside its configuration
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", folder)
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1", "SITE_DIR": "site"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    return {path: _Page(path) for path in folder.rglob("*.html")}
+    return {path: _Page(path) for path in (folder / "site").rglob("*.html")}
+
+
+def test_the_site_has_every_page(site: dict[Path, _Page]) -> None:
+    """Both programs write one file per page, and one for addresses that do not exist."""
+    home = next(path.parent for path in site if path.name == "404.html")
+    sources = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    assert {path.relative_to(home) for path in site} == {page.with_suffix(".html") for page in sources} | {
+        Path("404.html")
+    }
+
+
+def test_the_site_shows_no_raw_markdown(site: dict[Path, _Page]) -> None:
+    """Tables and lists, also those in folded parts, are shown as such."""
+    for path in site:
+        text = re.sub(r"<(pre|code|script).*?</\1>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        found = re.search(r"\|---|<p>\s*[|-] |^- \S|^```|^::: |markdown=\"1\"", text, flags=re.MULTILINE)
+        assert not found, f"{path.name}: {text[max(0, found.start() - 60) : found.end() + 60]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_markdown_reads_the_same_on_github_and_on_the_site(page: Path) -> None:
+    """The site is stricter than GitHub: a list follows an empty line, and a folded part says that it is Markdown."""
+    text = prose(page)
+    if page.name != "README.md":  # which is no page of the site
+        assert not re.search(r"<details>|<details (?!markdown=\"1\")", text), page.name
+        for paragraph in re.split(r"\n\s*\n", text):
+            first, *others = paragraph.strip("\n").splitlines() or [""]
+            glued = [line for line in others if re.match(r"(- |1\. )\S", line)]
+            assert re.match(r"\s*([-*] |\d+\. )", first) or not glued, f"{page.name}: an empty line before {glued[:1]}"
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: dict[Path, _Page]) -> None:
