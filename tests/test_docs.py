@@ -38,6 +38,7 @@ NOT_RUN = (
     ("README.md", r"make (demo|test)", "makes an environment first; tests/test_demo.py runs the demo"),
     ("README.md", r"pip install \.", "changes the environment of the tests"),
     ("docs/index.md", r"pip install \.", "changes the environment of the tests"),
+    ("docs/start/*.md", r"pip install .*", "changes the environment of the tests"),
     ("docs/audit.md", r"scoreshield audit https://.*", "there is no such service; test_cli_audit.py has one"),
     ("docs/experiments.md", r"make bench-quick.*", "needs the data sets and ten minutes"),
     ("docs/experiments.md", r"scoreshield bench .* --out runs/.*", "needs the data sets and minutes"),
