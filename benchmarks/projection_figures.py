@@ -84,7 +84,13 @@ def risk() -> None:
     }
     panels = {  # at most six curves each
         "denoisers": ("noisy", "exact projection", "rank", "shrinkage", "identity", "sure (chosen by estimated risk)"),
-        "projections and bounds": ("noisy", "exact projection", "aap", "bound, any matrix", "rank-aware bound (may fail)"),
+        "projections and bounds": (
+            "noisy",
+            "exact projection",
+            "aap",
+            "bound, any matrix",
+            "rank-aware bound (may fail)",
+        ),
     }
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     figure.suptitle(f"n = {n}, rank {d}, uneven spectrum, mean of {repeats}")

@@ -318,7 +318,7 @@ class TestFiles:
         for anchor in re.findall(r"\]\(#(.*)\)", text):
             assert f'id="{escape(anchor)}"' in paths["html"].read_text("utf-8")
         assert len(self.snapshot(tmp_path / "new")) == 6
-        with pytest.raises(ss.InvalidInput, match="such as results.md"):
+        with pytest.raises(ss.InvalidInput, match="such as results"):
             save_results_page(page, **{**paths, "markdown": tmp_path / "new" / "results"})
 
     def test_twice_same_pictures_may_place(self, page: ResultsPage, tmp_path: Path) -> None:

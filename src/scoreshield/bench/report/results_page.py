@@ -1,9 +1,10 @@
 """Results as pages in Markdown, and as one HTML file.
 
 In Markdown a first page has the message, what did not work and a paragraph per finding; each finding with pictures or
-tables has a page of its own, in a folder beside the first page. The HTML fetches nothing and runs nothing: styles and pictures are inside. What did not work stands near the top. A
-section shows its pictures before its tables, and each of these says which command made it. Texts may hold **bold**,
-`code`, [links](page.md) and paragraphs split by blank lines; all else in them is shown as it is written.
+tables has a page of its own, in a folder beside the first page. The HTML fetches nothing and runs nothing: styles and
+pictures are inside. What did not work stands near the top. A section shows its pictures before its tables, and each of
+these says which command made it. Texts may hold **bold**, `code`, [links](page.md) and paragraphs split by blank lines;
+all else in them is shown as it is written.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def save_results_page(page: ResultsPage, *, markdown: Path, html: Path, images: 
     folder = PurePosixPath(Path(os.path.relpath(images, markdown.parent)).as_posix())
     outputs = {images / name: content for name, content in contents.items()}
     texts = render_markdown(page, image_folder=folder, name=markdown.name)
-    outputs |= {markdown.parent / name: text.encode() for name, text in texts.items()} | {html: render_html(page).encode()}
+    outputs |= {markdown.parent / name: text.encode() for name, text in texts.items()}
+    outputs[html] = render_html(page).encode()
     try:
         for path in outputs:
             path.parent.mkdir(parents=True, exist_ok=True)
