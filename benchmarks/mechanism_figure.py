@@ -51,8 +51,8 @@ def main() -> None:
         print(f"{name:<34}" + " ".join(f"{value:.3f}" for value in found), flush=True)
     axes.set(xlabel="ε", ylabel=f"recall among the best {K}", xlim=(0, 20), ylim=(0, 1))
     axes.set_title(f"SciFact, {scores.shape[1]:,} abstracts, one private release a query", fontsize=12)
-    axes.legend(loc="upper left", fontsize=9, framealpha=0.95)
-    plots.save_picture(figure, arguments.out)
+    figure.legend(loc="outside lower center", fontsize=9, ncols=3)
+    plots.save_picture(figure, arguments.out, dpi=220)
 
 
 if __name__ == "__main__":

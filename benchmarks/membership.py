@@ -31,6 +31,8 @@ EPSILONS = (1.0, 2.0, 5.0, 10.0, 20.0)
 ROUNDS = (1, 4, 16, 64)
 CUT = 0.45  # of the screening
 WORST = 4000  # trials of each kind in the worst case
+#: A legend below its panel covers no data.
+BELOW = {"fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
 COLOURS = {
     "Gaussian": "#6a4c93",
     "Gaussian, narrow range": "#1b6ca8",
@@ -252,7 +254,7 @@ def draw(
         panel.minorticks_off()
     axes[0, 0].set_title("Is this abstract in the index? (dotted: the ceiling)", fontsize=11)
     axes[0, 1].set_title("The same, as a cautious attacker counts it", fontsize=11)
-    axes[0, 0].legend(fontsize=8, loc="lower right", framealpha=0.95)
+    axes[0, 0].legend(**BELOW)
     panel = axes[1, 0]
     for name in ("Gaussian", "staircase", "PrivUnit index"):
         results = [repeated[name, m] for m in ROUNDS]
@@ -268,7 +270,7 @@ def draw(
     )
     panel.minorticks_off()
     panel.set_title("Asked again and again", fontsize=11)
-    panel.legend(fontsize=8, loc="upper left")
+    panel.legend(**BELOW)
     panel = axes[1, 1]
     for (label, *_, curve), colour in zip(climbed, ("#22272b", "#e09f1f", "#6a4c93", "#d1495b"), strict=True):
         panel.plot(
@@ -277,8 +279,8 @@ def draw(
     panel.axhline(0.9, color="#7d868e", linewidth=1, linestyle="--")
     panel.set(xscale="log", xlabel="answers", ylabel="cosine with the template", ylim=(-0.1, 1.05))
     panel.set_title("Hill climbing to a face template (dashed: accepted)", fontsize=11)
-    panel.legend(fontsize=8, loc="upper left")
-    plots.save_picture(figure, path)
+    panel.legend(**BELOW)
+    plots.save_picture(figure, path, dpi=220)
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ def convergence() -> None:
             ylabel="distance over the nearest, less one",
             ylim=(5e-17, 10),
         )
-        axes.legend()
         axes.grid(alpha=0.3)
-    figure.savefig(IMAGES / "convergence.png", dpi=90)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(IMAGES / "convergence.png", dpi=180)
 
 
 def risk() -> None:
@@ -69,33 +69,45 @@ def risk() -> None:
                     ).matrix
                 errors[method][place] += np.sum((found - clean) ** 2) / (n * (n - 1)) / repeats
             del seed
-    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
-    axes = figure.add_subplot()
-    names = {"none": "noisy", "projection": "exact projection", "sure": "sure (chosen by estimated risk)"}
-    styles = {"none": "#777777", "aap": "#d1495b", "projection": "#1b6ca8", "rank": "#2e933c"}
-    styles |= {"shrinkage": "#edae49", "identity": "#8d5a97", "sure": "#000000"}
-    for method in methods:
-        dashes = ":" if method == "sure" else "-"
-        axes.loglog(deviations, errors[method], dashes, label=names.get(method, method), color=styles[method])
     sigma = deviations * math.sqrt(2)  # of (W + W^T)/2 with independent entries
     scale = n * (n - 1)
-    axes.loglog(deviations, 4 * sigma * n * math.sqrt(2 * n) / scale, "--", color="#1b6ca8", label="bound, any matrix")
-    axes.loglog(
-        deviations,
-        sigma**2 * (n * (d - 1) - d * (d - 1) / 2) / scale,
-        "-.",
-        color="#1b6ca8",
-        label="rank-aware bound (conditional: may fail)",
-    )
-    axes.set(
-        title=f"n = {n}, rank {d}, uneven spectrum, mean of {repeats}",
-        xlabel="standard deviation of the noise on each entry",
-        ylabel="mean squared error per entry",
-        ylim=(1e-6, 200),
-    )
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
-    figure.savefig(IMAGES / "risk.png", dpi=90)
+    curves = {
+        "noisy": (errors["none"], "-", "#777777"),
+        "exact projection": (errors["projection"], "-", "#1b6ca8"),
+        "aap": (errors["aap"], "-", "#d1495b"),
+        "rank": (errors["rank"], "-", "#2e933c"),
+        "shrinkage": (errors["shrinkage"], "-", "#edae49"),
+        "identity": (errors["identity"], "-", "#8d5a97"),
+        "sure (chosen by estimated risk)": (errors["sure"], ":", "#000000"),
+        "bound, any matrix": (4 * sigma * n * math.sqrt(2 * n) / scale, "--", "#1b6ca8"),
+        "rank-aware bound (may fail)": (sigma**2 * (n * (d - 1) - d * (d - 1) / 2) / scale, "-.", "#1b6ca8"),
+    }
+    panels = {  # at most six curves each
+        "denoisers": ("noisy", "exact projection", "rank", "shrinkage", "identity", "sure (chosen by estimated risk)"),
+        "projections and bounds": (
+            "noisy",
+            "exact projection",
+            "aap",
+            "bound, any matrix",
+            "rank-aware bound (may fail)",
+        ),
+    }
+    figure = Figure(figsize=(11, 5.6), layout="constrained")
+    figure.suptitle(f"n = {n}, rank {d}, uneven spectrum, mean of {repeats}")
+    for place, (title, names) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, 2, place + 1)
+        for name in names:
+            values, dashes, colour = curves[name]
+            axes.loglog(deviations, values, dashes, label=name, color=colour)
+        axes.set(
+            title=title,
+            xlabel="standard deviation of the noise on each entry",
+            ylabel="mean squared error per entry",
+            ylim=(1e-6, 200),
+        )
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize=8, ncols=2)  # below the data
+        axes.grid(alpha=0.3)
+    figure.savefig(IMAGES / "risk.png", dpi=180)
     print(f"{'std':>8}" + "".join(f"{method:>12}" for method in methods))
     for place, std in enumerate(deviations):
         print(f"{std:>8.3f}" + "".join(f"{errors[method][place]:>12.2e}" for method in methods))

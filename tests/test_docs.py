@@ -39,6 +39,7 @@ NOT_RUN = (
     ("README.md", r"make (demo|test)", "makes an environment first; tests/test_demo.py runs the demo"),
     ("README.md", r"pip install \.", "changes the environment of the tests"),
     ("docs/index.md", r"pip install \.", "changes the environment of the tests"),
+    ("docs/start/*.md", r"pip install .*", "changes the environment of the tests"),
     ("docs/audit.md", r"scoreshield audit https://.*", "there is no such service; test_cli_audit.py has one"),
     ("docs/container.md", r"(make image|docker .*|SCORESHIELD_USER=.*)", "needs a container engine"),
     ("docs/custom-noise.md", r"scoreshield bench .* --out runs/.*", "needs a module; test_custom_laws.py has one"),
@@ -47,7 +48,7 @@ NOT_RUN = (
     ("docs/experiments.md", r"scoreshield report results .*", "needs the runs; test_results_page.py has some"),
     ("docs/membership.md", r"python benchmarks/.*", "needs the data sets"),
     ("docs/mutation.md", r"(make mutate|python tools/mutate.py .*)", "needs mutmut and minutes or hours"),
-    ("docs/results.md", r"scoreshield (bench|report results) .*", "needs the data sets and minutes"),
+    ("docs/results/*.md", r"scoreshield (bench|report results) .*", "needs the data sets and minutes"),
     ("docs/versions.md", r"gh attestation .*", "needs a published version"),
     ("docs/reference/cli.md", r"scoreshield .*", "the help texts' own examples; the tests of the commands run such"),
 )

@@ -4,5 +4,5 @@ from importlib.util import find_spec
 
 from scoreshield.errors import InvalidInput
 
-if find_spec("pydantic") is None:
+if any(find_spec(name) is None for name in ("pandas", "pydantic")):  # the core install may bring the second
     raise InvalidInput("The benchmarks need the 'bench' extra: pip install 'scoreshield[bench]'.")

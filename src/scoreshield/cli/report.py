@@ -23,7 +23,9 @@ def results_command(
     runs: Annotated[Path, typer.Option(help="Folder that holds the run folders of `scoreshield bench`.")] = Path(
         "runs"
     ),
-    markdown: Annotated[Path, typer.Option(help="The page as Markdown.")] = Path("results.md"),
+    markdown: Annotated[
+        Path, typer.Option(help="The page as Markdown; its parts go into a folder of the same name beside it.")
+    ] = Path("results.md"),
     html: Annotated[Path, typer.Option(help="The page as one self-contained HTML file.")] = Path("results.html"),
     images: Annotated[
         Path | None, typer.Option(help="Folder for the pictures of the Markdown page; 'images/results' beside it.")

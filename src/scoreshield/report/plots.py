@@ -121,12 +121,12 @@ def draw_best_matches(
     return figure
 
 
-def save_picture(figure: Figure, path: Path) -> None:
+def save_picture(figure: Figure, path: Path, *, dpi: int = 110) -> None:
     """Write a figure as PNG, whole or not at all, in 256 colours: a third of the size, without a visible difference."""
     from PIL import Image  # which Matplotlib brings
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=110)
+    figure.savefig(drawn, format="png", dpi=dpi)
     with Image.open(drawn) as image:
         small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     _files.write_whole({path: lambda file: small.save(file, format="png", optimize=True)})

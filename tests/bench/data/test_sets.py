@@ -234,9 +234,10 @@ def test_one_record_is_a_set() -> None:
     assert len(made) == 1
 
 
-def test_missing_extra() -> None:
-    """Without pydantic, the benchmarks name their extra in one sentence."""
-    code = "import sys; sys.modules['pydantic'] = None; import scoreshield.bench.data.sets"
+@pytest.mark.parametrize("missing", ["pandas", "pydantic"])
+def test_missing_extra(missing: str) -> None:
+    """Without its packages, the benchmarks name their extra in one sentence."""
+    code = f"import sys; sys.modules['{missing}'] = None; import scoreshield.bench.data.sets"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "The benchmarks need the 'bench' extra: pip install 'scoreshield[bench]'." in done.stderr
 

@@ -67,7 +67,8 @@ def made(runs: Path, out: Path, data: Path | None = None) -> tuple[str, str]:
     make_results_page(
         runs, markdown=out / "results.md", html=out / "results.html", images=out / "images", data_dir=data
     )
-    return (out / "results.md").read_text("utf-8"), (out / "results.html").read_text("utf-8")
+    pages = [out / "results.md", *sorted((out / "results").glob("*.md"))]
+    return "\n".join(path.read_text("utf-8") for path in pages), (out / "results.html").read_text("utf-8")
 
 
 def test_a_page_of_the_runs_there_are(small: Path, tmp_path: Path) -> None:
@@ -76,7 +77,8 @@ def test_a_page_of_the_runs_there_are(small: Path, tmp_path: Path) -> None:
     assert "no mechanism can change that" in markdown
     assert html.count("<img") == markdown.count("![") == 2
     for path in re.findall(r"!\[[^\]]*\]\(([^)]*)\)", markdown):
-        assert (tmp_path / path).is_file()
+        assert (tmp_path / "results" / path).is_file()
+    assert markdown.startswith("# The evidence\n\nAt ε = 1 almost nothing"), "no search and no faces were run"
 
 
 def test_the_whole_page(whole: Path, tmp_path: Path, shared_data: Path) -> None:
@@ -106,6 +108,11 @@ def test_numbers_text_rows(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (faces,) = [section for section in page.sections if section.title == "Face verification"]
     mean, sd = statistics.mean(paper), statistics.stdev(paper)
     assert f"the paper's mechanism {mean:.3f} ± {sd:.3f}" in faces.pictures[0].reading
+    ours = find_rows(rows, setting="contract", epsilon=5, metric="accuracy", method="levels")
+    best = statistics.mean(row["value"] for row in ours)
+    message = f"best mechanism here, levels, has accuracy {best:.3f} ± "
+    assert message in page.lead
+    assert f"The best attacker has an advantage of {ours[0]['attack_advantage']:.4g}." in page.lead
     (text,) = [text for title, text in page.negatives if "STS-B correlation" in title]
     sts = find_rows(table.read_results(whole / "gram-sts" / "results.csv"), setting="paper", metric="spearman")
     noisy, aap = ([row["value"] for row in sts if row["method"] == name] for name in ("noisy (paper)", "aap (paper)"))
@@ -136,7 +143,8 @@ def test_a_page_of_what_is_left(whole: Path, column: str, monkeypatch: pytest.Mo
     assert len(values) > 1
     for value in values:
         left = partial_runs(runs, column, value)
-        text = render_markdown(compose_results_page(left), image_folder="images")
+        texts = render_markdown(compose_results_page(left), image_folder="images", name="results.md")
+        text = "\n".join(texts.values())
         assert not re.search(r"\bnan\b|\bNone\b|\{\}| {2,}[a-z]|: \.|, ,", text), (column, value)
 
 

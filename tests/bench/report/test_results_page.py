@@ -82,6 +82,11 @@ def page(pictures: list[Picture]) -> ResultsPage:
     )
 
 
+def render_all(page: ResultsPage) -> str:
+    """All pages of the Markdown form, one after the other."""
+    return "\n".join(render_markdown(page, image_folder="images", name="results.md").values())
+
+
 def test_a_whole_document_that_needs_nothing_else(page: ResultsPage) -> None:
     text = render_html(page)
     document = Page(text)
@@ -116,18 +121,44 @@ def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[
 
 def test_failures_stand_before_results(page: ResultsPage) -> None:
     """Failures stand before results and pictures before tables."""
-    for text in (render_html(page), render_markdown(page, image_folder="images")):
+    short = dataclasses.replace(page, sections=page.sections[:1])
+    for text in (render_html(short), render_all(short)):
         body = text.split("</style>")[-1]
-        order = ["paragraph", "Gram noise", "release_scores", "Read", "Recall at ten", "One core", "3.11"]
-        places = [body.index(words) for words in order]
+        places = [body.index(words) for words in ("paragraph", "Gram noise", "release_scores")]
+        places += [body.rindex(words) for words in ("Read", "Recall at ten", "note")]
         assert places == sorted(places)
-        assert body.index("Recall at ten") < body.index("note") < body.index("One core")
+
+
+def test_markdown_has_one_page_per_finding(page: ResultsPage) -> None:
+    """The first page has every heading; pictures, tables and notes are in the parts, whose links find their way."""
+    texts = {str(path): text for path, text in render_markdown(page, image_folder="images", name="r.md").items()}
+    assert list(texts) == ["r.md", "r/retrieval-scifact.md", "r/runtime.md"]
+    first, part = texts["r.md"], texts["r/retrieval-scifact.md"]
+    assert re.findall(r"^## (.*)$", first, re.MULTILINE)[1:] == [
+        "Retrieval (SciFact)", "Runtime", "Runtime", "Where this was run",
+    ]  # fmt: skip
+    assert "![" not in first
+    assert "| Method |" not in first
+    assert "**Read** it so." in first, "the first reading is the message of a finding"
+    assert "](r/retrieval-scifact.md)" in first
+    assert part.startswith("# Retrieval (SciFact)\n\nA part of [Results, 2 of them](../r.md), ")
+    assert "](../images/wide%20one.png)" in part
+    assert "[the page](../mechanisms.md)" in part
+    assert "- A **note**." in part
+
+
+def test_links_of_a_part_go_one_folder_up(page: ResultsPage) -> None:
+    intro = "[a](b.md#c) **[d](e.md)** [f](https://g.org) `[h](i.md)` [j](#k) [l](javascript:m)"
+    section = dataclasses.replace(page.sections[0], intro=intro)
+    part = render_markdown(dataclasses.replace(page, sections=[section]), image_folder="images", name="r.md").popitem()
+    moved = "[a](../b.md#c) **[d](../e.md)** [f](https://g.org) `[h](i.md)` [j](#k) [l]\\(javascript:m)"
+    assert part[1].splitlines()[4] == moved
 
 
 def test_without_failures_there_is_no_empty_box(page: ResultsPage) -> None:
     bare = dataclasses.replace(page, negatives=[], environment={})
     assert results_page.NEGATIVES not in render_html(bare)
-    assert results_page.ENVIRONMENT not in render_markdown(bare, image_folder="images")
+    assert results_page.ENVIRONMENT not in render_all(bare)
     Page(render_html(bare))
 
 
@@ -167,7 +198,7 @@ class TestTexts:
     )
     def test_marks_in_markdown(self, text: str, markdown: str, page: ResultsPage) -> None:
         """Marks stay in Markdown, and nothing else becomes one."""
-        found = render_markdown(dataclasses.replace(page, lead=text), image_folder="images").splitlines()[2]
+        found = render_all(dataclasses.replace(page, lead=text)).splitlines()[2]
         assert found == markdown
 
     def test_hostile_text_stays_text(self, pictures: list[Picture]) -> None:
@@ -182,7 +213,7 @@ class TestTexts:
         (image,) = document.attributes("img")
         assert image["alt"] == EVIL
         assert document.text.count(EVIL) == 19, "every field is shown, titles also in the head and the contents"
-        outside_code = re.sub(r"```.*?```", "", render_markdown(hostile, image_folder="images"), flags=re.DOTALL)
+        outside_code = re.sub(r"```.*?```", "", render_all(hostile), flags=re.DOTALL)
         assert "<script" not in outside_code
         assert "<img" not in outside_code
 
@@ -190,7 +221,7 @@ class TestTexts:
         """A fence in a command does not end the block."""
         picture = dataclasses.replace(pictures[0], command="echo ````")
         section = Section("Title", "", [picture])
-        text = render_markdown(dataclasses.replace(page, sections=[section]), image_folder="images")
+        text = render_all(dataclasses.replace(page, sections=[section]))
         assert "`````sh\necho ````\n`````" in text
 
 
@@ -204,13 +235,13 @@ class TestTables:
         assert '<th scope="row"><code>staircase</code></th>' in text
 
     def test_markdown(self, page: ResultsPage) -> None:
-        lines = [line for line in render_markdown(page, image_folder="images").splitlines() if line.startswith("|")]
+        lines = [line for line in render_all(page).splitlines() if line.startswith("|")]
         assert lines == [
             "| Method | ε = 1 | seconds | remark |",
             "| :--- | ---: | ---: | :--- |",
             r"| non-private | 0.89 | 0.1 | the limit \| of all |",
             "| laplace | 0.10 ± 0.02 | **2.5 × 10⁻²** | pure |",
-            "| `staircase` | **0.30 ± 0.01** | 0.5 | pure, see [the page](mechanisms.md) |",
+            "| `staircase` | **0.30 ± 0.01** | 0.5 | pure, see [the page](../mechanisms.md) |",
             "| sdp | out of reach | 1,200 |  |",
         ]
 
@@ -277,14 +308,18 @@ class TestFiles:
         save_results_page(page, **paths)
         assert paths["html"].read_text("utf-8") == render_html(page)
         text = paths["markdown"].read_text("utf-8")
-        links = re.findall(r"!\[.*\]\((.*)\)", text)
-        assert links == ["images/wide%20one.png", "images/narrow.png"]
+        folder = paths["markdown"].parent / "results"
+        parts = [(folder / name).read_text("utf-8") for name in ("retrieval-scifact.md", "runtime.md")]
+        links = re.findall(r"!\[.*\]\((.*)\)", "\n".join(parts))
+        assert links == ["../images/wide%20one.png", "../images/narrow.png"]
         for link, picture in zip(links, (p for s in page.sections for p in s.pictures), strict=True):
-            copied = paths["markdown"].parent / link.replace("%20", " ")
+            copied = folder / link.replace("%20", " ")
             assert copied.read_bytes() == picture.path.read_bytes()
         for anchor in re.findall(r"\]\(#(.*)\)", text):
             assert f'id="{escape(anchor)}"' in paths["html"].read_text("utf-8")
-        assert len(self.snapshot(tmp_path / "new")) == 4
+        assert len(self.snapshot(tmp_path / "new")) == 6
+        with pytest.raises(ss.InvalidInput, match="such as results"):
+            save_results_page(page, **{**paths, "markdown": tmp_path / "new" / "results"})
 
     def test_twice_same_pictures_may_place(self, page: ResultsPage, tmp_path: Path) -> None:
         """Twice is the same and pictures may be in place already."""
@@ -345,7 +380,7 @@ class TestFiles:
         (lambda: ResultsPage("a", "b", [], {}, [("one",)], ""), "pairs"),
         (lambda: ResultsPage("a", "b", [], [], [], ""), "'environment'"),
         (lambda: render_html("page"), "a ResultsPage"),
-        (lambda: render_markdown(None, image_folder="images"), "a ResultsPage"),
+        (lambda: render_markdown(None, image_folder="images", name="r.md"), "a ResultsPage"),
     ],
 )
 def test_bad_input(make: Any, said: str) -> None:

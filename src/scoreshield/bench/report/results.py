@@ -579,6 +579,46 @@ def build_noise(run: Run) -> Section:
 
 # ---- The page.
 
+
+def write_message(runs: dict[str, Run]) -> str:
+    """Write the plain message of the page: what the best mechanisms keep, what they leave to an attacker, the limit."""
+    found = []
+    if "dp-rag" in runs:
+        found.append(_describe_best(runs["dp-rag"], "One search", "recall@10", 10.0))
+    if "dp-fr" in runs:
+        found.append(_describe_best(runs["dp-fr"], "One decision per pair of faces", "accuracy", 5.0))
+    found = [paragraph for paragraph in found if paragraph]
+    if any("attacker" in paragraph for paragraph in found):
+        found.append(
+            "An advantage of 0 is guessing. Near 1, an attacker who knows all other records can almost always tell "
+            "which of two candidates the last record is."
+        )
+    found.append(
+        "At ε = 1 almost nothing about a single record is left, for every mechanism. "
+        "[What did not work](#what-did-not-work) has the reason."
+    )
+    return "\n\n".join(found)
+
+
+def _describe_best(run: Run, question: str, metric: str, epsilon: float) -> str:
+    """Describe the best mechanism of the first data set near a budget; an empty text where nothing was measured."""
+    dataset, near = run.list_datasets()[0], run.find_nearest_epsilon(epsilon)
+    rows = run.select(dataset=dataset, metric=metric)
+    ours = select_rows(rows, setting="contract", epsilon=near)
+    best = find_best_method(ours)
+    if best is None:
+        return ""
+    chosen, clean = select_rows(ours, method=best), format_spread(select_rows(rows, setting="clean"))
+    advantages = chosen["attack_advantage"].dropna().tolist()
+    sentences = [
+        f"**{question}, ε = {near:g}.** On {dataset} the best mechanism here, {best}, has {metric} "
+        f"{format_spread(chosen)}.",
+        f"Without privacy it is {clean}." if clean else "",
+        f"The best attacker has an advantage of {max(advantages):.4g}." if advantages else "",
+    ]
+    return " ".join(filter(None, sentences))
+
+
 _SECTIONS: dict[str, Callable[[Run], Section]] = {
     "dp-fr": build_faces,
     "dp-rag": build_retrieval,
@@ -597,7 +637,7 @@ def make_results_page(
 
     Args:
         runs: the folder of the run folders.
-        markdown: where the page goes as Markdown.
+        markdown: where the first page goes as Markdown; its parts go into a folder of the same name beside it.
         html: where the page goes as one HTML file.
         images: the folder of the Markdown page's pictures.
         data_dir: the folder of the compact data sets. With it, the paper's operating-point figures are drawn of real
@@ -619,7 +659,7 @@ def compose_results_page(runs: dict[str, Run], *, operating_points: Section | No
     sections.append(build_omissions(runs))
     return ResultsPage(
         title="The evidence",
-        lead=_LEAD,
+        lead=f"{write_message(runs)}\n\n{_LEAD}",
         sections=[section for section in sections if section is not None],
         environment={**summarise_environment(runs), "made from": ", ".join(runs)},
         negatives=list_negatives(runs),

@@ -1,13 +1,16 @@
-"""Results as a page, in Markdown and as one HTML file.
+"""Results as pages in Markdown, and as one HTML file.
 
-The HTML fetches nothing and runs nothing: styles and pictures are inside. What did not work stands near the top. A
-section shows its pictures before its tables, and each of these says which command made it. Texts may hold **bold**,
-`code`, [links](page.md) and paragraphs split by blank lines; all else in them is shown as it is written.
+In Markdown a first page has the message, what did not work and a paragraph per finding; each finding with pictures or
+tables has a page of its own, in a folder beside the first page. The HTML fetches nothing and runs nothing: styles and
+pictures are inside. What did not work stands near the top. A section shows its pictures before its tables, and each of
+these says which command made it. Texts may hold **bold**, `code`, [links](page.md) and paragraphs split by blank lines;
+all else in them is shown as it is written.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import os
 import re
 import struct
@@ -134,8 +137,13 @@ class ResultsPage:
 
 @validate()
 def save_results_page(page: ResultsPage, *, markdown: Path, html: Path, images: Path) -> None:
-    """Write the page in both forms and its pictures into a folder: all files, or nothing is changed."""
+    """Write the page in both forms and its pictures into a folder: all files, or nothing is changed.
+
+    The parts of the Markdown form go into a folder beside it: those of ``results.md`` into ``results``.
+    """
     _check_page(page)
+    if not markdown.suffix:
+        _validation.reject("markdown", "a file name with an ending, such as results.md", str(markdown))
     contents: dict[str, bytes] = {}
     for picture in (picture for section in page.sections for picture in section.pictures):
         content = _read_png(picture)
@@ -143,7 +151,9 @@ def save_results_page(page: ResultsPage, *, markdown: Path, html: Path, images: 
             raise InvalidInput(f"Pictures of a page must have different names. Got two called {picture.path.name}.")
     folder = PurePosixPath(Path(os.path.relpath(images, markdown.parent)).as_posix())
     outputs = {images / name: content for name, content in contents.items()}
-    outputs |= {markdown: render_markdown(page, image_folder=folder).encode(), html: render_html(page).encode()}
+    texts = render_markdown(page, image_folder=folder, name=markdown.name)
+    outputs |= {markdown.parent / name: text.encode() for name, text in texts.items()}
+    outputs[html] = render_html(page).encode()
     try:
         for path in outputs:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,10 +163,57 @@ def save_results_page(page: ResultsPage, *, markdown: Path, html: Path, images: 
 
 
 @validate()
-def render_markdown(page: ResultsPage, *, image_folder: str | PurePosixPath) -> str:
-    """Render the page as Markdown, with links to pictures in a folder relative to it."""
+def render_markdown(page: ResultsPage, *, image_folder: str | PurePosixPath, name: str) -> dict[PurePosixPath, str]:
+    """Render the page as Markdown: the first page, and one part per section with pictures or tables.
+
+    Args:
+        page: what to render.
+        image_folder: the folder of the pictures, relative to the first page.
+        name: the file name of the first page.
+
+    Returns:
+        The texts by their paths, relative to the folder of the first page; the first page comes first.
+    """
     _check_page(page)
-    return _render("results.md", page, image_folder=PurePosixPath(image_folder)).rstrip("\n") + "\n"
+    first, images = PurePosixPath(name), PurePosixPath(image_folder)
+    parts = {
+        anchor: PurePosixPath(first.stem, f"{anchor}.md")
+        for anchor, section in _pair_sections(page)
+        if section.pictures or section.tables
+    }
+    texts = {first: _render("results.md", page, parts=parts, sections=_pair_sections(page))}
+    up = PurePosixPath("..")
+    for anchor, section in _pair_sections(page):
+        if anchor in parts:
+            moved = _move_section(section)
+            texts[parts[anchor]] = _render("part.md", page, section=moved, image_folder=up / images, first=up / first)
+    return {path: text.rstrip("\n") + "\n" for path, text in texts.items()}
+
+
+def _pair_sections(page: ResultsPage) -> list[tuple[str, Section]]:
+    """Pair each section with its anchor."""
+    anchors = [anchor for _, anchor in _list_anchors(page)][bool(page.negatives) :]
+    return list(zip(anchors, page.sections, strict=False))  # the environment has an anchor too
+
+
+def _move_section(section: Section) -> Section:
+    """Change the links of a section, for a page that is one folder deeper."""
+    tables = [
+        dataclasses.replace(
+            table,
+            caption=_move_links(table.caption),
+            header=[_move_links(cell) for cell in table.header],
+            rows=[[_move_links(cell) for cell in row] for row in table.rows],
+        )
+        for table in section.tables
+    ]
+    return dataclasses.replace(
+        section,
+        intro=_move_links(section.intro),
+        pictures=[dataclasses.replace(one, reading=_move_links(one.reading)) for one in section.pictures],
+        tables=tables,
+        notes=[_move_links(note) for note in section.notes],
+    )
 
 
 @validate()
@@ -235,6 +292,19 @@ def parse_spans(text: str) -> list[Span]:
             spans.append(Span("plain", match.group()))
         at = match.end()
     return [span for span in (*spans, Span("plain", text[at:])) if span.text]
+
+
+def _move_links(text: str) -> str:
+    """Change the links to other pages of a text, for a page that is one folder deeper."""
+
+    def move(match: re.Match[str]) -> str:
+        label, url, bold = match.group("label", "url", "bold")
+        if bold is not None:
+            return f"**{_move_links(bold)}**"
+        is_page = url is not None and _SAFE.fullmatch(url) and not re.match(r"\w+:|[#/]", url)
+        return f"[{label}](../{url})" if is_page else match.group()
+
+    return _SPAN.sub(move, text)
 
 
 def _mark_text(text: str) -> str:
