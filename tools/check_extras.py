@@ -35,6 +35,7 @@ MODULES = {
     "integrations/langchain_documents.py": "langchain",
     "integrations/llama_index.py": "llama-index",
     "integrations/llama_index_nodes.py": "llama-index",
+    "integrations/scikit_learn.py": "sklearn",
     "stores/chroma.py": "chroma",
     "stores/duck.py": "duckdb",
     "stores/faiss.py": "faiss",

@@ -333,7 +333,7 @@ def test_private_plan() -> None:
     assert "clean" in {line.get_label() for line in make_plan().plot().axes[0].get_lines()}
     ranked = make_plan("private", genuine=GENUINE).plot()
     assert "for the curator only" in ranked.axes[0].get_title()
-    assert "The scores behind this plan are private" in make_plan("private")._repr_html_()
+    assert "The scores behind this plan count as private" in make_plan("private")._repr_html_()
 
 
 def test_frame_of_an_audit() -> None:
