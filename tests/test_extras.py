@@ -63,7 +63,9 @@ def test_stores_and_frameworks_are_checked() -> None:
 
 def test_missing_imports_are_found() -> None:
     """The check fails for an import that an extra does not bring, also within a shared namespace."""
-    pytest.importorskip("llama_index.vector_stores.faiss", reason="needs llama-index-vector-stores-faiss")
+    pytest.importorskip(
+        "llama_index.vector_stores.faiss", reason="no FAISS store: pip install llama-index-vector-stores-faiss"
+    )
     pytest.importorskip("langchain_core", reason="needs langchain-core: pip install langchain-core")
     page = ROOT / "docs" / "frameworks" / "langchain.md"
     code = "import json\nimport numpy\nimport langchain_core.documents\nimport langsmith\nimport scoreshield.stores\n"
