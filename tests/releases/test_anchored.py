@@ -132,7 +132,7 @@ def test_centroids_of_identities() -> None:
         ({"calibration": "classical"}, "Calibration rules are for Gaussian noise"),
         ({"unsafe_reproduce_paper": True}, "Calibration rules are for Gaussian noise"),
         ({"epsilon": 0}, "'epsilon' parameter of release_scores"),
-        ({"mechanism": ss.TailShape.default(10)}, "a name, a LevelChannel or an AnchoredWindows"),
+        ({"mechanism": ss.TailShape.default(10)}, "a name, a LevelChannel, an AnchoredWindows or a CustomNoise"),
         ({"mechanism": "anchor"}, "'mechanism' parameter of release_scores"),
         ({"score_range": (0.5, 0.1)}, "score_range"),
         ({"rows": np.vstack([ROWS, np.full((1, 12), np.nan)])}, "Row 400"),

@@ -488,7 +488,7 @@ def test_each_option_of_an_index_is_passed_on(monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(release=lambda ledger: ledger, guarantee=None)
 
     monkeypatch.setattr(indexing, "prepare_index", prepare)
-    monkeypatch.setattr(indexing, "make_public_rows", lambda *_: np.zeros((1, 1)))
+    monkeypatch.setattr(indexing._embeddings, "find_shape", lambda _: (1, 1))
     monkeypatch.setattr(indexing, "check_index_worth", lambda *_: None)
     options: dict[str, Any] = {
         "epsilon": 3.0,
