@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 from scoreshield import cli
 from scoreshield.audit import journal
+from scoreshield.audit.encoding import Failure, take_apart, to_numbers
 from scoreshield.audit.result import AuditResult
 from scoreshield.errors import InvalidInput
 
@@ -22,6 +26,14 @@ ROWS, OTHER_ROWS = np.eye(3, 4, dtype=np.float32), np.ones((3, 4), dtype=np.floa
 SETTINGS = {"target": "a:b", "epsilon": 1.0}
 SECRET = "https://host.example/scores?key=s3cr3t"
 ARGUMENTS = ["audit", "golden_target:release", "--epsilon", "1", "--adjacency", "replace", "--releases", "200"]
+
+
+@dataclass
+class Hit:
+    """An output of a class that a journal does not know."""
+
+    id: str
+    score: Decimal
 
 
 def make_outputs(name: str) -> list[Any]:
@@ -38,11 +50,20 @@ def make_outputs(name: str) -> list[Any]:
     }[name]
 
 
-def drop_words(result: dict[str, Any]) -> dict[str, Any]:
-    """Keep the numbers of a result, and which checks passed: later versions may use other words."""
-    words = ("assuming", "facts", "files", "neighbours", "seconds", "statistic", "verdict")
-    checks = [(check["name"], check["passed"]) for check in result["checks"]]
-    return {name: value for name, value in result.items() if name not in words} | {"checks": checks}
+def make_other_outputs() -> list[Any]:
+    """Make the outputs of other kinds that a golden folder holds again."""
+    return [
+        [{"id": "a", "score": 0.5}, {"id": "b", "score": math.nan}],
+        "0.25 of 3 records",
+        ("high", 1.5, None, True, 10**30),
+        {"ids": {3, 1}, "scores": np.array([1.0, np.inf])},
+        Failure("ValueError", "row 3 is not a unit vector"),
+        [0.1 * number for number in range(70)],
+        np.array(["a", None, 2], dtype=object),
+        {"count": np.float32(0.1), "hit": Hit("a", Decimal("2.5"))},
+        None,
+        np.array([1.0, np.nan, -np.inf]),
+    ]
 
 
 def fail(_: np.ndarray) -> Any:
@@ -59,20 +80,49 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("golden_target", None)
 
 
-def test_command_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command line resumes an audit of an earlier version, and ends as if it had never been stopped."""
+def run_command(*arguments: str) -> int:
+    """Run the command line, and return its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["scoreshield", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.usefixtures("folder")
+def test_command_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line resumes an audit of an earlier version, and uses its outputs of the same collections."""
     import golden_target
 
     golden_target.calls = 300
-    monkeypatch.setattr(sys, "argv", ["scoreshield", *ARGUMENTS, "--out", "stopped", "--json"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1
+    assert run_command(*ARGUMENTS, "--confidence", "0.95", "--out", "stopped", "--json") == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["facts"]["Resumed"].startswith("300 releases were there before; the audit was begun at 2026-11-16 ")
+    assert shown["broken"] is True
+    drawn = golden_target.calls - 300
+    assert shown["calls"] - drawn > 50  # the others were there before
+    assert len(Path("stopped", journal.RELEASES).read_bytes().splitlines()) == 300 + drawn
+
+
+def test_other_confidence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The default confidence is another one today: then it is another audit."""
+    before = (folder / "stopped" / journal.RELEASES).read_bytes()
+    assert run_command(*ARGUMENTS, "--out", "stopped") == 2
+    assert "was begun with other settings (confidence); name another folder" in capsys.readouterr().err
+    assert run_command(*ARGUMENTS, "--confidence", "0.95", "--rows", "unit", "--out", "stopped") == 2
+    assert "was begun with other settings (rows)" in capsys.readouterr().err
+    assert (folder / "stopped" / journal.RELEASES).read_bytes() == before
+
+
+def test_old_result_loads(folder: Path) -> None:
+    """A result of an earlier version is read with its numbers and its verdict."""
     whole = json.loads((folder / "result.json").read_text())
-    assert AuditResult.from_dict(whole | {"seconds": 0.0}).broken
-    assert drop_words(shown) == drop_words(whole)
+    result = AuditResult.from_dict(whole | {"seconds": 0.0})
+    assert result.broken
+    assert not result.broken_by_rows
+    assert result.epsilon_lower == whole["epsilon_lower"]
+    assert [check.name for check in result.checks] == [check["name"] for check in whole["checks"]]
+    assert result.verdict.startswith("The claim is broken: at 95 % confidence the true epsilon is at least ")
 
 
 @pytest.mark.parametrize(("name", "repeated"), [("outputs", 3), ("large", 0)])
@@ -88,6 +138,17 @@ def test_arrays_load(folder: Path, name: str, repeated: int) -> None:
             assert restored.shape == output.shape
             assert np.array_equal(restored, output)
     assert (folder / name / journal.RELEASES).read_bytes() == before[: before.rfind(b"\n") + 1]
+
+
+def test_other_outputs_load(folder: Path) -> None:
+    """Outputs of all kinds of an old journal read as they did when they were made."""
+    with journal.open_journal(folder / "others", SETTINGS, lambda: 99, secret=SECRET) as (kept, _):
+        release = kept.record(fail)
+        for number, output in enumerate(make_other_outputs()):
+            restored = release(ROWS if number % 2 == 0 else OTHER_ROWS)
+            for records in (1, 3):
+                assert repr(take_apart(restored, records)) == repr(take_apart(output, records))
+            assert repr(to_numbers(restored)) == repr(to_numbers(output))
 
 
 def test_releases_and_sets_load(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import scoreshield as ss
 from scoreshield.audit.neighbours import (
     KINDS,
     Pair,
-    choose_places,
-    climb,
     drift_pair,
     from_canaries,
+    list_diagonal_pairs,
+    list_pairs,
     random_pair,
     replace_record,
     worst_pairs,
@@ -76,15 +77,6 @@ def test_the_record_may_stand_anywhere(kind: str) -> None:
             assert np.array_equal(here.second[index], first.second[0])
             assert f"record {index} of 3" in here.description
     assert "record 2 of 5" in random_pair(5, 3, 0, index=2).description
-
-
-def test_choose_places() -> None:
-    """All positions of a few records are tried, and some of many."""
-    assert choose_places(5, 0) == [0, 1, 2, 3, 4]
-    many = choose_places(1_000, 0)
-    assert {0, 500, 999} <= set(many)
-    assert 6 <= len(many) == len(set(many)) <= 8
-    assert many != choose_places(1_000, 1)
 
 
 def test_batch_pairs() -> None:
@@ -167,7 +159,8 @@ def test_a_pair_is_frozen_and_its_own() -> None:
         (lambda: drift_pair(1, 3, 1.0), "at least 2"),
         (lambda: from_canaries(np.eye(3), np.eye(2)), "rows of length 3"),
         (lambda: from_canaries(np.eye(3), np.empty((0, 3))), "finite numbers"),
-        (lambda: climb(len, random_pair(2, 2, 0), rounds=0), "at least 1"),
+        (lambda: list_pairs(2, 2, [1.0, 2.0, 3.0]), "vector of 2 finite numbers"),
+        (lambda: list_pairs(2, 2, [[1.0, 2.0], [0.0, 0.0]]), "not zero"),
     ],
 )
 def test_bad_input_is_one_sentence(make: object, message: str) -> None:
@@ -176,33 +169,187 @@ def test_bad_input_is_one_sentence(make: object, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_climb_finds_leak() -> None:
-    """The release leaks along one direction only; a random start in eight dimensions misses most of it."""
-    secret = np.eye(8)[3]
+# ---- Lists of pairs.
 
-    def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return rows @ secret + 0.5 * rng.standard_normal(len(rows))
-
-    start = random_pair(3, 8, seed=5)
-    found = climb(release, start, rounds=60, releases=256, seed=1)
-    gaps = [abs(float((pair.first - pair.second)[pair.index] @ secret)) for pair in (start, found)]
-    assert gaps[1] > gaps[0] + 0.5
-    assert "climbing" in found.description
-    assert found.has_unit_rows
-
-
-def test_climb_finds_record() -> None:
-    """Only the last of five records is released without much noise."""
-
-    def release(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return rows[:, 0] + rng.standard_normal(len(rows)) * [5, 5, 5, 5, 0.1]
-
-    found = climb(release, random_pair(5, 3, seed=2), rounds=100, releases=64, seed=4)
-    assert found.index == 4
-    assert "record 4 of 5" in found.description
+BATCH = np.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])
+SETTINGS = [
+    (8, 8, None),
+    (5, 3, np.array([3.0, -4.0, 0.5])),
+    (1, 4, None),
+    (2, 2, None),
+    (30, 2, None),
+    (4, 1, None),
+    (1, 1, None),
+    (6, 4, BATCH),
+    (1, 4, BATCH),
+    (3, 1, np.array([[1.0], [-2.0]])),
+]
+#: In one dimension no unit vector scores anything else than 1 or -1.
+PLANE = [setting for setting in SETTINGS if setting[1] > 1]
+each_setting = pytest.mark.parametrize(("n", "d", "query"), SETTINGS, ids=lambda value: str(np.shape(value) or value))
+each_plane = pytest.mark.parametrize(("n", "d", "query"), PLANE, ids=lambda value: str(np.shape(value) or value))
 
 
-def test_climbing_stays_where_nothing_leaks() -> None:
-    start = random_pair(2, 3, seed=0)
-    found = climb(lambda rows: np.zeros(len(rows)), start, rounds=5, releases=32)
-    assert found is start
+def score(pair: Pair, query: np.ndarray | None) -> tuple[float, float, list[float]]:
+    """Return the scores of the record on both sides, and those of the other records, sorted; to three decimals."""
+    q = np.eye(pair.first.shape[1])[0] if query is None else query / np.linalg.norm(query)
+    first, second = (np.round(side.astype(np.float64) @ q, 3) + 0.0 for side in (pair.first, pair.second))
+    return float(first[pair.index]), float(second[pair.index]), sorted(np.delete(first, pair.index).tolist())
+
+
+def identify(pair: Pair) -> tuple[object, ...]:
+    """Return what equal pairs have in common, up to rounding errors."""
+    return pair.first.shape, *((np.round(side, 5) + 0.0).tobytes() for side in (pair.first, pair.second))
+
+
+@each_setting
+def test_all_listed_pairs_are_neighbours(n: int, d: int, query: np.ndarray | None) -> None:
+    for pair in list_pairs(n, d, query) + list_diagonal_pairs(n, d):
+        assert pair.first.shape == pair.second.shape
+        assert pair.first.shape[1] == d
+        differ = np.flatnonzero((pair.first != pair.second).any(axis=1)).tolist()
+        assert differ == [pair.index]
+        assert f"record {pair.index} of {len(pair.first)}" in pair.description
+
+
+@each_setting
+def test_no_listed_pair_is_repeated(n: int, d: int, query: np.ndarray | None) -> None:
+    pairs = list_pairs(n, d, query)
+    assert len({identify(pair) for pair in pairs}) == len(pairs)
+    assert len(pairs) < 200  # an audit draws from all of them at first
+
+
+@each_setting
+def test_unit_rows_come_first(n: int, d: int, query: np.ndarray | None) -> None:
+    """Unit rows come first, and the last pairs have rows that are too long, too short and zero."""
+    units = [pair.has_unit_rows for pair in list_pairs(n, d, query)]
+    assert units == sorted(units, reverse=True)
+    assert units[0]
+    others = [pair for pair in list_pairs(n, d, query) if not pair.has_unit_rows]
+    lengths = {
+        round(float(np.linalg.norm(side[pair.index])), 3) for pair in others for side in (pair.first, pair.second)
+    }
+    assert {0.0, 0.01, 1.0, 3.0} <= lengths
+
+
+@each_plane
+def test_rows_are_what_descriptions_say(n: int, d: int, query: np.ndarray | None) -> None:
+    """All rows but those of the last pairs are unit vectors, and both scores are those of the description."""
+    for pair in list_pairs(n, d, query):
+        assert pair.has_unit_rows == (not any(word in pair.description for word in ("too long", "too short", "zeros")))
+        if said := re.match(r"a record that scores (\S+) against ([-.0-9]+)[ ;]", pair.description):
+            first, second, _ = score(pair, None if query is None else np.atleast_2d(query)[0])
+            assert (first, second) == pytest.approx([float(number) for number in said.groups()], abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [2, 8, 30])
+def test_records_stand_at_all_ends(n: int) -> None:
+    """The first, the last and the middle record are replaced, by the opposite and by one that scores 0."""
+    query = np.array([0.6, 0.0, 0.8])
+    for move in ((1, -1), (1, 0)):
+        places = {pair.index for pair in list_pairs(n, 3, query) if score(pair, query) == (*move, [0.0] * (n - 1))}
+        assert {0, n // 2, n - 1} <= places
+
+
+def test_numbers_of_passing_records() -> None:
+    """One pair for each number of other records that score 1, around small numbers and usual limits."""
+    for low in (-1.0, 0.0):
+        counts = {
+            sum(other == 1 for other in others)
+            for first, second, others in (score(pair, None) for pair in list_pairs(8, 4))
+            if (first, second) == (1, low) and others.count(low) == 4 and set(others) <= {1.0, low}
+        }
+        assert {*range(13), 14, 15, 19, 20, 24, 25, 29, 30, 49, 50, 99, 100} <= counts
+
+
+def test_sizes_and_backgrounds() -> None:
+    """Small and large collections, with others that score 0, score 1, and are spread."""
+    pairs = [score(pair, None) for pair in list_pairs(8, 4) if pair.has_unit_rows]
+    for size in (1, 2, 3, 24, 120):
+        beside = [others for first, second, others in pairs if (first, second, len(others)) == (1, -1, size - 1)]
+        assert [0.0] * (size - 1) in beside
+        assert [1.0] * (size - 1) in beside
+        if size > 2:
+            assert any(len(set(others)) == size - 1 and max(others) < 1 for others in beside)
+    for move in ((1, -1), (1, 0), (0, -1)):
+        beside = [others for first, second, others in pairs if (first, second) == move and len(others) == 7]
+        for same in (0.0, 1.0, -1.0, 0.5, 0.05):
+            assert [same] * 7 in beside
+        assert any(set(others) == {-1.0, 1.0} and others.count(-1.0) > 2 for others in beside)
+        assert any(others == [-1.0] + [1.0] * 6 for others in beside)
+        # In tenths, on the edges of a histogram.
+        assert any(len(set(others)) > 3 and all(10 * other % 1 in (0.0, 1.0) for other in others) for others in beside)
+
+
+def test_scores_off_grids() -> None:
+    """Some scores are no multiple of a step that a release may round to, and some differ little."""
+    moves = {score(pair, None)[:2] for pair in list_pairs(8, 4)}
+    assert {(0.731, -0.219), (1, 0.5), (1, 0.999)} <= moves
+
+
+def test_list_for_batch() -> None:
+    """A batch is tried along the direction that moves all scores, each of a few queries, and with others along it."""
+    q = unit(BATCH)
+    pairs = list_pairs(6, 4, BATCH)
+    worst = np.linalg.norm(q @ (pairs[0].first - pairs[0].second)[0])
+    assert worst == pytest.approx(ss.Replacement().sensitivity("scores", 6, queries=BATCH).l2, rel=1e-6)
+    assert {1, 2, 6, 24} <= {len(pair.first) for pair in pairs}
+    assert {0, 5} <= {pair.index for pair in pairs if len(pair.first) == 6}
+    for one in q:
+        assert any(
+            np.allclose(p.first[p.index], one, atol=1e-6) and np.allclose(p.second[p.index], -one) for p in pairs
+        )
+    beside = [np.sign(np.delete(pair.first, pair.index, axis=0) @ q.T) for pair in pairs if len(pair.first) == 6]
+    assert any((signs == 1).all() for signs in beside)
+    assert any((signs == -1).all() for signs in beside)
+    # The pairs of its first query are among them.
+    assert {identify(pair) for pair in list_pairs(6, 4, BATCH[0])} <= {identify(pair) for pair in pairs}
+    # One query in a batch is one query, and opposite queries have no sum.
+    assert [p.description for p in list_pairs(2, 4, BATCH[:1])] == [p.description for p in list_pairs(2, 4, BATCH[0])]
+    assert list_pairs(3, 4, np.stack([BATCH[0], -BATCH[0]]))
+
+
+def test_queries_of_any_length() -> None:
+    """A query that is no unit vector gives the pairs of its direction."""
+    query = np.array([1.0, -2.0, 0.5])
+    for one, other in zip(list_pairs(4, 3, query), list_pairs(4, 3, 8 * query), strict=True):
+        assert np.array_equal(one.first, other.first)
+
+
+@pytest.mark.parametrize(("n", "d"), [(8, 8), (5, 3), (2, 2), (1, 4)])
+def test_diagonal_pairs(n: int, d: int) -> None:
+    """A record moves along all axes at once, alone, beside one record and among all."""
+    pairs = list_diagonal_pairs(n, d)
+    assert {len(pair.first) for pair in pairs} == {1, 2, n}
+    diagonal = np.full(d, 1 / math.sqrt(d))
+    beside = set()
+    for pair in pairs:
+        assert pair.has_unit_rows
+        assert np.allclose(pair.first[pair.index], diagonal)
+        assert np.allclose(pair.second[pair.index], -diagonal)
+        beside |= set(np.round(np.delete(pair.first, pair.index, axis=0) @ diagonal, 3).tolist())
+    assert {round(abs(other), 3) for other in beside} == {0.0, 1.0}
+
+
+@each_plane
+def test_descriptions_are_distinct(n: int, d: int, query: np.ndarray | None) -> None:
+    """A report names one pair, so two pairs must not have one description."""
+    descriptions = [pair.description for pair in list_pairs(n, d, query)]
+    assert sorted(set(descriptions)) == sorted(descriptions)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_pairs_of_one_dimension(n: int) -> None:
+    """In one dimension, where unit rows score 1 or -1, a pair of unit rows differs and has a true description."""
+    pairs = list_pairs(n, 1)
+    assert len({pair.description for pair in pairs}) == len(pairs)
+    assert any(set(np.delete(pair.first, pair.index)) == {-1.0, 1.0} for pair in pairs)
+    for pair in [*pairs, *worst_pairs(n, 1, "scores")]:
+        assert not np.array_equal(pair.first, pair.second)
+        assert "score 0" not in pair.description
+        assert pair.has_unit_rows == (not any(word in pair.description for word in ("too long", "too short", "zeros")))
+
+
+def test_no_diagonal_pair_is_repeated() -> None:
+    pairs = list_diagonal_pairs(8, 8)
+    assert len({identify(pair) for pair in pairs}) == len(pairs)

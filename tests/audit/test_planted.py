@@ -18,7 +18,6 @@ from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, audit_outputs
 from scoreshield.audit.neighbours import Pair, replace_record, worst_pairs
 from scoreshield.audit.result import AuditResult
-from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.profiles import GaussianProfile
 
@@ -67,7 +66,7 @@ def gaussian_claim(epsilon: float, delta: float) -> Claim:
 
 
 def test_sigma_ten_per_cent_low() -> None:
-    """Cost: 1,000,000 releases, about two seconds."""
+    """Cost: 500,000 releases in bulk, and as many calls that confirm what they show; half a minute."""
     pair = worst_pairs(2, D, "scores", Q)[0]
     sigma = ss.calibrate(1.0, 1e-6, 2.0)
 
@@ -76,13 +75,14 @@ def test_sigma_ten_per_cent_low() -> None:
 
     # The scale may be checked where outputs are nothing but clean scores and noise.
     found, passed = audit_both(
-        partial(draw, share=0.9), partial(draw, share=1.0), gaussian_claim(1.0, 1e-6), pair, 1_000_000, plain=True
+        partial(draw, share=0.9), partial(draw, share=1.0), gaussian_claim(1.0, 1e-6), pair, 500_000, plain=True
     )
     assert is_caught(found, "noise scale"), str(found)
+    # The outputs alone, without assuming Gaussian noise, catch it too.
+    assert is_caught(found, "amount of noise"), str(found)
     assert is_clean(passed), str(passed)
-    # The counts alone, without assuming Gaussian noise, catch it too.
-    assert not next(c for c in found.checks if c.name == "trade-off curve").passed
-    assert found.statistic in ("linear", "table")
+    assert "the claimed curve" in found.verdict
+    assert found.statistic in ("linear", "table", "summaries")
 
 
 @pytest.mark.parametrize(("epsilon", "true"), [(20.0, 25.0), (100.0, 334.0)])
@@ -114,7 +114,7 @@ def test_noise_only_on_the_true_top_k() -> None:
     found, passed = audit_both(
         partial(draw, late=False), partial(draw, late=True), gaussian_claim(1.0, 1e-6), SCORES, 2_000
     )
-    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_caught(found, "amount of noise"), str(found)
     assert is_clean(passed), str(passed)
 
 
@@ -133,7 +133,7 @@ def test_no_clamping() -> None:
     assert is_caught(found, "noise scale"), str(found)
     assert is_clean(passed), str(passed)
     found, passed = audit_both(broken, fixed, claim, LONG, 20_000)
-    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_caught(found, "amount of noise"), str(found)
     assert is_clean(passed), str(passed)
     # Unit rows do not show it.
     assert not run(broken, claim, SCORES, 20_000).broken
@@ -237,7 +237,7 @@ def test_stopping_rule_reads_clean_matrix() -> None:
     broken, fixed = partial(draw, blind=False), partial(draw, blind=True)
     pair = worst_pairs(n, D, "gram")[0]
     found, passed = audit_both(broken, fixed, gaussian_claim(epsilon, delta), pair, 2_000)
-    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_caught(found, "amount of noise"), str(found)
     assert is_clean(passed), str(passed)
 
 
@@ -253,7 +253,7 @@ def test_a_retry_that_draws_twice() -> None:
     found, passed = audit_both(
         partial(draw, tries=2), partial(draw, tries=1), gaussian_claim(1.0, 1e-6), SCORES, 100_000
     )
-    assert is_caught(found, "trade-off curve"), str(found)
+    assert is_caught(found, "amount of noise"), str(found)
     assert is_clean(passed), str(passed)
 
 
@@ -343,11 +343,13 @@ def test_a_float_sampler_at_epsilon_ten() -> None:
 @pytest.mark.parametrize("epsilon", [20.0, 100.0])
 def test_no_noise_at_large_epsilon(epsilon: float) -> None:
     """Cost: 200 releases. A bit that is made of Gaussian noise may well look constant, and passes."""
-    with pytest.raises(InvalidInput, match="is not random"):
-        audit(lambda rows: clean(rows), gaussian_claim(epsilon, 1e-4), query=Q, releases=200)
+    found = audit(lambda rows: clean(rows), gaussian_claim(epsilon, 1e-4), query=Q, releases=200)
+    assert is_caught(found, "fresh noise"), str(found)
+    assert "is not random" in found.verdict
     outputs = [np.tile(row, (200, 1)) for row in ([0.25, 0.5], [0.75, 0.5])]
-    with pytest.raises(InvalidInput, match="is not random"):
-        audit_outputs(*outputs, gaussian_claim(epsilon, 1e-4))
+    found = audit_outputs(*outputs, gaussian_claim(epsilon, 1e-4))
+    assert is_caught(found, "fresh noise"), str(found)
+    assert "is not random" in found.verdict
     sigma = ss.calibrate(epsilon, 1e-4, 2.0)
 
     def bits(rows: np.ndarray, rng: np.random.Generator, repeats: int) -> np.ndarray:

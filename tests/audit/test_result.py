@@ -36,24 +36,65 @@ def result(**changes: Any) -> AuditResult:
     return AuditResult(**(given | changes))
 
 
+BETS: dict[str, Any] = {"calls": 212_996, "pairs": 118}
+
+
 def test_verdict_of_pass() -> None:
-    """The verdict of a pass says what would have been found."""
+    """The verdict of a pass names no epsilon: the checks say what would have been found."""
     assert not result().broken
-    assert result().verdict == (
-        "No violation found: with 2,000 releases a true epsilon of 1.235 or more would have been found with "
-        "probability 90 % if the release reveals it on these collections as clearly as randomised response does; this "
-        "is evidence, not proof."
+    assert result(**BETS).verdict == (
+        "No violation found with 212,996 outputs of 118 pairs of neighbouring collections. The checks say what size of "
+        "each fault would have been found, and what was not tested. Smaller faults may be there; this is evidence, not "
+        "proof."
     )
-    assert "90 % if the noise is small; this" in result(assuming="the noise is small").verdict
-    assert "with one release and 500 canaries" in result(releases=1, canaries=500).verdict
+    assert "with 40 outputs of 1 pair of neighbouring collections." in result(calls=40, pairs=1).verdict
+    assert "No violation found with 2,000 releases." in result().verdict  # of an earlier version
+    assert "1.235" not in result().verdict
+
+
+def test_verdict_of_pass_with_canaries() -> None:
+    """An audit of one release says what would have been found."""
+    passed = result(releases=1, canaries=500)
+    assert passed.verdict == (
+        "No violation found: with one release and 500 canaries a true epsilon of 1.235 or more would have been found "
+        "with probability 90 % if the release reveals it on these collections as clearly as randomised response does; "
+        "this is evidence, not proof."
+    )
+    assert "90 % if the noise is small; this" in dataclasses.replace(passed, assuming="the noise is small").verdict
+
+
+def test_rows_alone_break_no_claim_about_unit_rows() -> None:
+    """Rows of other lengths are a finding of their own."""
+    rows = AuditCheck("rows of other lengths", False, "a row of length 3 shows")
+    found = result(checks=(AuditCheck("low bits", None, "whole numbers"), rows), **BETS)
+    assert not found.broken
+    assert found.broken_by_rows
+    assert found.verdict.startswith("No violation found for unit rows with 212,996 outputs of 118 pairs")
+    assert "but the claim is broken for other rows" in found.verdict
+    assert "a row of length 3 shows" in found.verdict
+    assert "broken for rows of other lengths" in repr(found)
+    assert found.to_dict()["broken"] is False
+    both = dataclasses.replace(found, epsilon_lower=1.5)
+    assert both.broken
+    assert not both.broken_by_rows
+    assert "BROKEN" in repr(both)
+
+
+def test_a_check_that_was_not_tested_is_neither_passed_nor_failed() -> None:
+    found = result(checks=(AuditCheck("low bits", None, "the outputs are whole numbers"),))
+    assert not found.broken
+    assert not found.broken_by_rows
+    assert "not tested       low bits: the outputs are whole numbers" in str(found)
+    assert AuditResult.from_dict(found.to_dict()).checks[0].passed is None
+    assert found.to_frame()["result"].tolist() == ["nothing found", "not tested"]
 
 
 def test_a_pass_that_could_not_fail_says_so() -> None:
     verdict = result(claim=Claim(10.0), detectable=math.inf).verdict
     assert "cannot raise the bound above 10, even if everything leaks" in verdict
-    assert "at least 81,255 on each side would be needed" in verdict
+    assert "at least 110,073 on each side would be needed" in verdict
     # Enough in all, but the test was counted on too few of them: no number to give.
-    assert "on each side" not in result(claim=Claim(10.0), releases=81_255, detectable=math.inf).verdict
+    assert "on each side" not in result(claim=Claim(10.0), releases=110_073, detectable=math.inf).verdict
     assert "on each side" not in result(claim=Claim(10.0), detectable=math.inf, canaries=5).verdict
 
 
@@ -66,7 +107,7 @@ def test_no_count_of_47_digits_is_printed(epsilon: float) -> None:
 
 def test_a_result_of_before_is_read() -> None:
     data = result().to_dict()
-    del data["assuming"]
+    del data["assuming"], data["calls"], data["pairs"]
     assert AuditResult.from_dict(data) == result()
 
 
@@ -84,13 +125,13 @@ def test_a_failed_check_breaks_it_too() -> None:
     checks = (AuditCheck("random", True, "fine"), AuditCheck("low bits", False, "24 % against 3 %"))
     broken = result(checks=checks)
     assert broken.broken
-    assert broken.verdict == "The claim is broken: check 'low bits' failed (24 % against 3 %)."
+    assert broken.verdict == "The claim is broken: low bits: 24 % against 3 %."
     both = result(checks=checks, epsilon_lower=2.0).verdict
     assert both.count("; ") == 1
     assert both.index("epsilon is at least 2") < both.index("low bits")
 
 
-@pytest.mark.parametrize("changes", [{}, {"detectable": math.inf}, {"canaries": 9, "epsilon_lower": 3.0}])
+@pytest.mark.parametrize("changes", [{}, BETS, {"detectable": math.inf}, {"canaries": 9, "epsilon_lower": 3.0}])
 def test_a_result_survives_strict_json(changes: dict[str, Any]) -> None:
     found = result(**changes)
     text = json.dumps(found.to_dict(), allow_nan=False)
@@ -127,6 +168,8 @@ def test_the_text_holds_the_figures() -> None:
         ({"assuming": None}, "'assuming'"),
         ({"claim": (1.0, 0.0)}, "'claim'"),
         ({"releases": 0}, "'releases'"),
+        ({"calls": -1}, "'calls'"),
+        ({"pairs": 1.5}, "'pairs'"),
         ({"confidence": 1.0}, "'confidence'"),
         ({"epsilon_lower": math.nan}, "'epsilon_lower'"),
         ({"epsilon_lower": -0.1}, "'epsilon_lower'"),

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ SERVICE = """
 import numpy as np
 def release(embeddings): return embeddings.sum()
 def asked(embeddings, query): return embeddings @ query
+def turned(embeddings, query): return embeddings @ query.T
 def settled(embeddings, query=np.eye(1, 4, 1)[0]): return embeddings @ query
 class Store:
     @staticmethod
@@ -77,8 +78,11 @@ def test_load_function_with_query() -> None:
     assert targets.load_function("audited_service:asked", dimensions=4)(ROWS).tolist() == [1, 0, 0]  # the first axis
     assert targets.load_function("audited_service:settled")(ROWS).tolist() == [0, 1, 0]  # it has one of its own
     assert targets.load_function("audited_service:settled", query=QUERY)(ROWS).tolist() == [0.5, 0.5, 0.5]
-    with pytest.raises(InvalidInput, match="The 'query' parameter of load_function must be a vector"):
-        targets.load_function("audited_service:asked", query=[np.nan])
+    batch = targets.load_function("audited_service:turned", query=np.stack([QUERY, -QUERY]))
+    assert batch(ROWS).tolist() == [[0.5, -0.5]] * 3
+    for bad in ([np.nan], [[[1.0]]], []):
+        with pytest.raises(InvalidInput, match="The 'query' parameter of load_function must be a vector of finite"):
+            targets.load_function("audited_service:asked", query=bad)
 
 
 @pytest.mark.usefixtures("folder")
@@ -121,6 +125,18 @@ def test_awaitable_output() -> None:
         release(ROWS)
     gc.collect()  # where a coroutine that was never awaited would warn
     assert targets.reject_awaitables(targets.load_function("audited_service:release"))(ROWS) == 3
+
+
+@pytest.mark.usefixtures("folder")
+def test_wrapped_release_with_another_query() -> None:
+    """A wrapped function can be asked another query, if it takes one."""
+    release = targets.reject_awaitables(targets.load_function("audited_service:asked", query=QUERY))
+    other = release.with_query(2 * QUERY)
+    assert other(ROWS).tolist() == [1, 1, 1]
+    assert other.with_query(4 * QUERY)(ROWS).tolist() == [2, 2, 2]
+    assert release(ROWS).tolist() == [0.5, 0.5, 0.5]
+    for without in ("release", "settled"):
+        assert not hasattr(targets.reject_awaitables(targets.load_function(f"audited_service:{without}")), "with_query")
 
 
 def test_digest_code(folder: Path) -> None:
@@ -216,7 +232,7 @@ def test_saved_outputs_errors(tmp_path: Path) -> None:
 class Service:
     """A server that answers as ``script`` says, step by step, and then with the scores of what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[HTTPServer] = ThreadingHTTPServer) -> None:
         self.script: list[Any] = []
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.connections = 0
@@ -280,10 +296,15 @@ class Service:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = kind(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.handle_error = lambda *_: None  # clients that hang up are part of the test
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/scores"
+
+    def close(self) -> None:
+        self.closing.set()
+        self.server.shutdown()
+        self.server.server_close()
 
 
 @pytest.fixture
@@ -292,10 +313,8 @@ def service() -> Iterator[Service]:
     thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield made
-    made.closing.set()
-    made.server.shutdown()
+    made.close()
     thread.join()
-    made.server.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -372,14 +391,8 @@ def test_retry_after(service: Service, pauses: list[float]) -> None:
         (b"[" * 100_000, "answered with something that is not JSON."),
         (b'{"values": [1]}', "answered without the field 'scores'; name its field of outputs."),
         (b"[1, 2]", "answered without the field 'scores'"),
-        (b'{"scores": [1, NaN]}', "a field 'scores' that holds no array of finite numbers."),
-        (b'{"scores": [1, null]}', "holds no array of finite numbers."),
-        (b'{"scores": [[1], [2, 3]]}', "holds no array of finite numbers."),
-        (b'{"scores": "high"}', "holds no array of finite numbers."),
-        (b'{"scores": []}', "holds no array of finite numbers."),
-        (b'{"scores": [[], []]}', "holds no array of finite numbers."),
-        (b'{"scores": [1' + b"0" * 400 + b", 0.5]}", "holds no array of finite numbers."),
-        (b'{"scores": 1e999}', "holds no array of finite numbers."),
+        ((422, {}), "does not accept the fields that were sent (status 422)."),
+        ((400, {}), "answered with status 400."),
     ],
 )
 def test_permanent_failure(service: Service, step: Any, words: str) -> None:
@@ -392,6 +405,141 @@ def test_permanent_failure(service: Service, step: Any, words: str) -> None:
     assert "\n" not in str(caught.value)
     assert len(service.requests) == 1
     endpoint.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("[0.25, -3]", [0.25, -3.0]),
+        ("[[1, 2], [3, 4]]", [[1.0, 2.0], [3.0, 4.0]]),
+        ("[true, false]", [1.0, 0.0]),
+        ("3", 3.0),
+        ("[1, NaN]", [1.0, np.nan]),
+        ("1e999", np.inf),
+    ],
+)
+def test_answer_of_numbers(service: Service, text: str, numbers: Any) -> None:
+    """An answer of numbers becomes an array, also where some are not finite."""
+    service.script = [f'{{"scores": {text}}}'.encode()]
+    with contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint:
+        found = endpoint(ROWS)
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float64
+    assert found.shape == np.shape(numbers)
+    assert np.array_equal(found, numbers, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"high"', "null", "[]", "[[], []]", "[1, null]", '[1, "2"]', '["1", "2"]', "[[1], [2, 3]]", "[1, [2]]", "{}",
+        '{"a": 0.5}', '[{"id": "a", "score": 0.5}, {"id": "b", "score": null}]', f"[1{'0' * 400}, 0.5]",
+        "[" * 40 + "1" + "]" * 40,
+    ],
+)  # fmt: skip
+def test_answer_of_other_values(service: Service, text: str) -> None:
+    """An answer of anything else is its JSON value: texts and null are no numbers."""
+    service.script = [f'{{"scores": {text}}}'.encode()]
+    with contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint:
+        found = endpoint(ROWS)
+    assert not isinstance(found, np.ndarray)
+    assert found == json.loads(text)
+
+
+@pytest.mark.parametrize("status", [400, 402, 406, 409, 410, 418, 422, 451, 499])
+def test_status_as_output(service: Service, status: int) -> None:
+    """A service that rejects a collection, after it answered for another, raises an error that an audit counts."""
+    service.script = [None, (status, {}), None, (status, {})]
+    with contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint:
+        for _ in range(2):
+            assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
+            with pytest.raises(targets.StatusError, match=f"^status {status}$") as caught:
+                endpoint(ROWS)
+            assert caught.value.status == status
+            assert not isinstance(caught.value, InvalidInput)
+        assert endpoint.retried == 0
+    assert service.connections == 1  # the connection stays open
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 408, 413, 425, 429, 301, 500, 501, 503])
+def test_status_that_ends_an_audit(service: Service, status: int) -> None:
+    """Other statuses say nothing about the collection, and end an audit also after an answer."""
+    service.script = [None] + [(status, {})] * 2
+    with contextlib.closing(targets.Endpoint(service.url, QUERY, retries=1)) as endpoint:
+        endpoint(ROWS)
+        with pytest.raises(targets.TargetError, match=f"status {status}"):
+            endpoint(ROWS)
+
+
+def test_rejection_before_any_answer(service: Service) -> None:
+    """Before the first answer a rejection is a mistake in the request, unless an earlier run had an answer."""
+    service.script = [(422, {}), (422, {})]
+    with contextlib.closing(targets.Endpoint(service.url, QUERY)) as endpoint:
+        with pytest.raises(targets.TargetError, match="does not accept the fields"):
+            endpoint(ROWS)
+        endpoint.has_answered = True
+        with pytest.raises(targets.StatusError, match="status 422"):
+            endpoint(ROWS)
+
+
+def test_endpoint_batch(service: Service) -> None:
+    """A batch of queries is sent as a list of lists."""
+    service.script = [b'{"scores": [1]}']
+    with contextlib.closing(targets.Endpoint(service.url, [[1, 0, 0, 0], [0, 1, 0, 0]])) as endpoint:
+        endpoint(ROWS)
+    assert service.requests[0][1]["query"] == [[1, 0, 0, 0], [0, 1, 0, 0]]
+
+
+def test_endpoint_with_another_query(service: Service) -> None:
+    """An endpoint with another query sends it over the same connection; requests repeated by both count together."""
+    with contextlib.closing(targets.Endpoint(service.url, QUERY, bearer="key", retries=2)) as endpoint:
+        endpoint(ROWS)
+        other = endpoint.with_query([0.0, 2.0, 0.0, 0.0])
+        assert other(ROWS).tolist() == [0, 2, 0]
+        assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]  # its own query is as before
+        assert service.connections == 1
+        headers, body = service.requests[1]
+        assert headers["Authorization"] == "Bearer key"
+        assert body == {"embeddings": ROWS.tolist(), "query": [0, 2, 0, 0]}
+        service.script = [(503, {}), (503, {}), None, "drop"]
+        other(ROWS)
+        endpoint(ROWS)
+        third = other.with_query([1, 0, 0, 0])
+        service.script = [(503, {})]
+        third(ROWS)
+        assert (endpoint.retried, other.retried, third.retried) == (4, 3, 1)
+        service.script = [(422, {})]
+        with pytest.raises(targets.StatusError):  # the service has answered before
+            other.with_query(QUERY)(ROWS)
+        for bad in ([], [np.nan], "text"):
+            with pytest.raises(InvalidInput, match=r"The 'query' parameter of Endpoint\.with_query must be a vector"):
+                endpoint.with_query(bad)
+
+
+def test_closed_together(service: Service) -> None:
+    """The end of an endpoint is that of all endpoints that were made from it."""
+    endpoint = targets.Endpoint(service.url, QUERY)
+    others = [endpoint.with_query(QUERY)]
+    others.append(others[0].with_query(QUERY))
+    for one in (endpoint, *others):
+        one(ROWS)
+    endpoint.close()
+    assert [one._connection._pool.connections for one in (endpoint, *others)] == [[], [], []]
+    assert others[1](ROWS).tolist() == [0.5, 0.5, 0.5]  # a later call opens another connection
+    assert service.connections == 2
+    endpoint.close()
+
+
+def test_server_of_one_connection() -> None:
+    """A server that serves one connection at a time answers to two queries in turns."""
+    with contextlib.closing(Service(HTTPServer)) as service:
+        threading.Thread(target=service.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        endpoint = targets.Endpoint(service.url, QUERY, timeout=5.0, retries=0)
+        other = endpoint.with_query(2 * QUERY)
+        for _ in range(3):
+            assert endpoint(ROWS).tolist() == [0.5, 0.5, 0.5]
+            assert other(ROWS).tolist() == [1.0, 1.0, 1.0]
+        endpoint.close()
 
 
 @pytest.mark.parametrize(("step", "timeout"), [("hang", 0.3), ("drip", 0.3), ("stall", 1.0), ("drip head", 0.3)])
@@ -436,8 +584,8 @@ def test_answer_too_large(service: Service, monkeypatch: pytest.MonkeyPatch) -> 
         ({"url": "http://host:99999/"}, "must be an address"),
         ({"url": "http://host/ path"}, "must be an address"),
         ({"url": 3}, "must be an address"),
-        ({"query": [[1.0]]}, "The 'query' parameter of Endpoint must be a vector of finite numbers."),
-        ({"query": [1.0, np.nan]}, "must be a vector of finite numbers."),
+        ({"query": [[[1.0]]]}, "The 'query' parameter of Endpoint must be a vector of finite numbers, or a batch of"),
+        ({"query": [1.0, np.nan]}, "must be a vector of finite numbers, or a batch of such, one per row."),
         ({"timeout": 0}, "The 'timeout' parameter of Endpoint must be a positive finite number. Got 0 instead."),
         ({"timeout": 1e300}, "The 'timeout' parameter of Endpoint must be at most 86,400 seconds."),
         ({"retries": -1}, "The 'retries' parameter of Endpoint must be a whole number, at least 0"),

@@ -3,7 +3,7 @@
 from scoreshield.audit import bounds
 from scoreshield.audit.claims import Claim
 from scoreshield.audit.engine import audit, audit_outputs
-from scoreshield.audit.neighbours import Pair, climb, drift_pair, from_canaries, worst_pairs
+from scoreshield.audit.neighbours import Pair, drift_pair, from_canaries, list_pairs, worst_pairs
 from scoreshield.audit.one_run import audit_one_run
 from scoreshield.audit.result import AuditCheck, AuditResult
 
@@ -16,9 +16,9 @@ __all__ = [
     "audit_one_run",
     "audit_outputs",
     "bounds",
-    "climb",
     "drift_pair",
     "from_canaries",
+    "list_pairs",
     "worst_pairs",
 ]
 

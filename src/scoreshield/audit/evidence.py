@@ -1,266 +1,418 @@
-"""From outputs on two sides to a result: fit a test, fix it, count it on fresh outputs, and state what that shows.
+"""From a finished audit to its result: the verdict, what broke the claim, what was tried, and what was not.
 
-A quarter of the outputs fits the statistics of `scoreshield.audit.statistics`. A quarter chooses among them and
-sets thresholds. The other half was not used before, and is counted. The error that the confidence leaves is shared:
-half for the main test, and an eighth each for the checks of low bits, noiseless directions, repeated outputs and the
-noise scale. So the bound and all checks hold together, and a check that fails by chance is as rare as a bound that
-exceeds the truth. The intervals of the area and of the true-positive rate are apart from that: each has the stated
-confidence by itself.
+The result states what the bets showed. Every kind of fault that was looked for is one check. A check that failed names
+the pair of collections and the reason; one that passed says what size of fault it would have found; one that could not
+be made says why.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
-from scoreshield.audit import bounds
+from scoreshield.audit import bounds, power
 from scoreshield.audit.claims import Claim
-from scoreshield.audit.result import BINS, POINTS, AuditCheck, AuditResult, CheckName
-from scoreshield.audit.statistics import (
-    REPEAT_CUTS,
-    OutputFacts,
-    Statistic,
-    StatisticName,
-    WeightedSum,
-    count_searchable_entries,
-    fit_linear,
-    fit_low_bits,
-    fit_noiseless,
-    fit_repeats,
-    fit_statistics,
-)
-from scoreshield.decisions.confidence import count_hits
-from scoreshield.errors import InvalidInput
+from scoreshield.audit.learning import OutputHistory, learn_accounts
+from scoreshield.audit.result import BINS, POINTS, ROWS_CHECK, AuditCheck, AuditResult
+from scoreshield.audit.statistics import WeightedSum, find_lowest_bit, fit_linear
 from scoreshield.privacy.noise import GaussianNoise
 from scoreshield.privacy.profiles import GaussianProfile
+
+if TYPE_CHECKING:
+    from scoreshield.audit.engine import AuditRun, Player
+    from scoreshield.audit.trials import Trial
 
 Float = NDArray[np.float64]
 #: Outputs of the two collections.
 Sides = tuple[Float, Float]
+#: The share of the error that the check of the noise scale takes.
+SCALE_SHARE = 0.1
+#: The least and the largest share of the outputs that fixes the direction of this check.
+_SCALE_FIT = 0.1, 0.4
+#: The fewest outputs of each side that measure the scale.
+_FEWEST_FOR_SCALE = 50
+#: The outputs of one call each that confirm the scale which outputs in bulk showed: after how many it is looked at.
+_SCALE_CONFIRMED = 125_000, 500_000, 2_000_000
+#: Seconds that an audit of outputs in bulk has at least to confirm a break with one output per call.
+CONFIRMING = 30.0
+#: The share of the error for rows of other lengths, where they are tested.
+ROWS_SHARE = 0.1
 
-#: The share of the error that the main test takes, and that of each of the four checks.
-MAIN_SHARE, CHECK_SHARE = 1 / 2, 1 / 8
-#: The most outputs on each side that statistics are compared on.
-_RANKED = 50_000
-
-
-# ---- One fixed test on fresh outputs.
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The scores of one fixed test on fresh outputs, and what they show about epsilon and the claimed curve.
-
-    Attributes:
-        statistic: The test statistic.
-        inside: Its scores on outputs of the first collection.
-        outside: Its scores on outputs of the second collection.
-        cuts: The thresholds, fixed beforehand.
-        confidence: That of the statement at each threshold.
-    """
-
-    statistic: Statistic
-    inside: Float
-    outside: Float
-    cuts: tuple[float, ...]
-    confidence: float
-
-    def bound_epsilon(self, claim: Claim, rows: int | None = None) -> float:
-        """Bound epsilon from below, with the first `rows` outputs of each side or with all."""
-        return max(
-            (bounds.epsilon_lower(*self._count(cut, rows), claim.delta, self.confidence) for cut in self.cuts),
-            default=0.0,
-        )
-
-    def measure_excess(self, claim: Claim) -> tuple[float, float, float]:
-        """Measure the largest distance above the claimed curve.
-
-        Returns:
-            (excess, fpr, tpr): the distance, and the bounds on the rates at which it was found.
-        """
-        excesses = []
-        for cut in self.cuts:
-            counts = self._count(cut, None)
-            error = (1 - self.confidence) / 2
-            low = bounds.clopper_pearson(counts[0], counts[1], 1 - error, side="lower")[0]
-            high = bounds.clopper_pearson(counts[2], counts[3], 1 - error, side="upper")[1]
-            excesses.append((bounds.curve_excess(*counts, claim.tpr_at, self.confidence), high, low))
-        return max(excesses)
-
-    def can_break(self, claim: Claim) -> bool:
-        """Whether this number of outputs breaks the claim if the test is never wrong."""
-        return is_breakable(claim, min(len(self.inside), len(self.outside)), self.confidence)
-
-    def _count(self, cut: float, rows: int | None) -> tuple[int, int, int, int]:
-        inside, outside = self.inside[:rows], self.outside[:rows]
-        return int((inside >= cut).sum()), len(inside), int((outside >= cut).sum()), len(outside)
+#: What a failure of each kind means.
+_MEANINGS = {
+    "amount of noise": "the outputs distinguish the collections better than the claim allows",
+    "low bits": "the last bits of the outputs distinguish the collections",
+    "noise in every direction": "a combination of outputs carries no noise and moves with the record",
+    "fresh noise": "outputs of one collection occur again on that collection only: the noise repeats, or is too small",
+    "form of the output": "the type, the length, the order or the errors of the outputs depend on the record",
+    "several calls": "answers to several calls together distinguish the collections: they share their noise",
+}
+#: From the most specific kind of fault to the most general.
+_SPECIFIC = ("form of the output", "low bits", "noise in every direction", "fresh noise", "amount of noise")
+#: Kinds of faults that every difference of values brings along.
+_IMPLIED = ("low bits", "fresh noise")
+#: The share of the growth that a specific fault must explain to be named.
+_EXPLAINS = 0.6
+#: The growth that a trial of single calls must promise to explain what a session showed.
+_CONVINCING = 4.0
+#: How many random collections are asked about to see whether their numbers are copied.
+_PROBED = 64
+#: The most trials whose sizes such collections have.
+_MOST_PROBES = 8
+#: The share of these numbers that occur once, from which on they are copied.
+_UNIQUE = 0.99
+#: A number that is no multiple of 2 to this power may be copied; scores in single precision are such.
+_PRECISE = -20
+#: Outputs that are multiples of 2 to this power have no last bits that rounding could leave marks in.
+_COARSE = -30
+_ENDED = "the audit ended early, when the claim was broken"
+_NO_QUERY = "no query is known, so the pairs may not move the outputs; give the audit the query"
+_TOO_FEW = "too few outputs to contradict an epsilon as large as the claimed one"
 
 
-def is_breakable(claim: Claim, outputs: int, confidence: float) -> bool:
-    """Whether a test that is never wrong breaks the claim with this number of fresh outputs per side."""
-    return float(bounds.curve_excess(outputs, outputs, 0, outputs, claim.tpr_at, confidence)) > 0
-
-
-def apply_best_statistic(
-    choices: Sequence[Statistic | None], choose: Sides, fresh: Sides, claim: Claim, error: float
-) -> Evidence | None:
-    """Choose a statistic and its thresholds on some outputs, and apply it to fresh ones.
+def make_result(run: AuditRun, name: str, *, plain: bool) -> AuditResult:
+    """Make the result of an audit.
 
     Args:
-        choices: Fitted statistics; None stands for one that could not be fitted.
-        choose: The outputs for choosing.
-        fresh: Outputs that were not used before.
-        claim: The claim that the statistic should contradict.
-        error: The share of the error that the test takes.
-
-    Returns:
-        The evidence, or None where there is no statistic.
+        run: The finished rounds.
+        name: The name of what was audited.
+        plain: Whether outputs are clean values plus noise and nothing else.
     """
-    present = [statistic for statistic in choices if statistic is not None]
-    if not present:
+    best = _find_best(run, is_covered=True)
+    trial = best[0] if best is not None else max(run.trials, key=lambda one: one.outputs)
+    inside, outside = _measure_last(best, trial)
+    fpr, tpr = bounds.tradeoff(inside, outside, points=POINTS)
+    edges, counts_in, counts_out = _count_bins(inside, outside)
+    before = _count_calls(run)
+    checks = _make_checks(run, best)
+    scale = _check_scale(run, plain)
+    if scale is not None:
+        checks.append(scale)
+    rows = _check_rows(run)
+    if rows is not None:
+        checks.append(rows)
+    silent = _find_silence(run, plain)
+    if silent is not None:
+        # What else failed is a consequence.
+        rest = [check for check in checks if check.name not in (silent.name, ROWS_CHECK)]
+        rest = [AuditCheck(one.name, None, _ENDED) if one.passed is False else one for one in rest]
+        checks = [*rest, silent, *(check for check in checks if check.name == ROWS_CHECK)]
+    releases = max(1, trial.outputs // 2)
+    return AuditResult(
+        name=name,
+        claim=run.claim,
+        releases=releases,
+        confidence=run.confidence,
+        epsilon_lower=run.bound(),
+        checks=tuple(checks),
+        auc=bounds.auc(inside, outside, run.confidence),
+        tpr_at_1_percent=bounds.tpr_at(inside, outside, 0.01, run.confidence),
+        fpr=fpr,
+        tpr=tpr,
+        edges=edges,
+        counts_in=counts_in,
+        counts_out=counts_out,
+        trajectory=tuple(run.trajectory) or ((releases, 0.0),),
+        detectable=power.find_detectable(run.claim, releases, run.confidence),
+        statistic=best[1].statistic.name if best is not None else "none: no entry differs between the two collections",
+        neighbours=trial.description,
+        seconds=time.perf_counter() - run.budget.start,
+        calls=run.budget.used + _count_calls(run) - before,
+        pairs=sum(1 for one in run.trials if one.outputs),
+        composed=trial.composed,
+    )
+
+
+def _count_calls(run: AuditRun) -> int:
+    """Count all calls so far, of which those for the checks are not in the budget."""
+    return sum(source.calls for source in {id(trial.source): trial.source for trial in run.trials}.values())
+
+
+def _find_best(run: AuditRun, *, is_covered: bool) -> Player | None:
+    """Find who staked most against the claim in the last round, or promised most where no one staked anything.
+
+    What happened in that round does not count, so that its outputs can be measured without a choice among them.
+    """
+    players, stakes = run.stakes.get(is_covered, ([], np.empty((0, 0))))
+    if not players:
         return None
-    few = choose[0][:_RANKED], choose[1][:_RANKED]
-    # max returns the first of equals, so the order of the statistics decides between them.
-    statistic = (
-        present[0]
-        if len(present) == 1
-        else max(present, key=lambda s: _choose_cuts(s(few[0]), s(few[1]), claim, error)[0])
+    places = [place for place, (trial, account) in enumerate(players) if account in trial.played]
+    places = places or list(range(len(players)))  # a round that was cut short
+    staked = np.logaddexp.reduce(stakes[places][:, run.follows], axis=1)
+    if not (run.is_broken if is_covered else run.is_broken_by_rows):
+        staked = np.array([players[place][1].stakes.expected[: run.grid].sum() for place in places])
+    return players[places[int(np.argmax(staked))]]
+
+
+def _measure_last(best: Player | None, trial: Trial) -> Sides:
+    """Compute the best statistic on the outputs that it was last played on."""
+    if trial.last is None:
+        return np.zeros(1), np.zeros(1)
+    rows, sides = trial.last
+    values = np.zeros(len(rows)) if best is None else best[1].statistic(rows)
+    values = np.clip(values, -1e300, 1e300)
+    inside, outside = values[sides], values[~sides]
+    return (inside if len(inside) else np.zeros(1)), (outside if len(outside) else np.zeros(1))
+
+
+def _make_checks(run: AuditRun, best: Player | None) -> list[AuditCheck]:
+    """Make one check for each kind of fault."""
+    checks = []
+    broke = None if best is None or not run.is_broken else _name_fault(run, best)
+    for name, meaning in _MEANINGS.items():
+        if name == broke:
+            checks.append(AuditCheck(name, False, meaning + _describe_break(run), run.bound()))
+            continue
+        reason = _ENDED if run.is_broken else _find_untested(run, name)
+        size = None if reason else power.describe_power(name, run.claim, run.covered, run.confidence)
+        if size is not None:
+            checks.append(AuditCheck(name, True, size))
+        else:
+            checks.append(AuditCheck(name, None, reason or _explain_few(run)))
+    return checks
+
+
+def _explain_few(run: AuditRun) -> str:
+    """Explain why there are too few outputs: the claimed epsilon is large, or most calls failed."""
+    trial = max(run.covered, key=lambda one: one.outputs)
+    failed = 1 - power.count_informative(trial) / max(1, trial.outputs)
+    return (
+        _TOO_FEW
+        if failed < 0.5
+        else f"{failed:.0%}".replace("%", " % of the calls failed, which leaves too few outputs")
     )
-    cuts = _choose_cuts(statistic(choose[0]), statistic(choose[1]), claim, error)[1]
-    return apply_statistic(statistic, fresh, cuts, error)
 
 
-def apply_statistic(statistic: Statistic, fresh: Sides, cuts: tuple[float, ...], error: float) -> Evidence:
-    """Apply a statistic with fixed thresholds to fresh outputs. The thresholds share the error."""
-    return Evidence(statistic, statistic(fresh[0]), statistic(fresh[1]), cuts, 1 - error / len(cuts))
+def _name_fault(run: AuditRun, best: Player) -> str:
+    """Name the fault that broke the claim: the most specific one that explains most of what was won."""
+    trial = best[0]
+    won = _list_won(run, trial)
+    if trial.session != "single":
+        single = _find_explaining_call(run, trial)
+        if single is None:
+            return "several calls"
+        won = _list_promised(run, single, single.outputs)
+    most, plain = max(won.values(), default=0.0), won.get("amount of noise", 0.0)
+    for kind in _SPECIFIC:
+        # Values that differ have other last bits and recur on one side only, so these two must explain more.
+        is_enough = kind not in _IMPLIED or plain < _EXPLAINS * won.get(kind, 0.0)
+        if is_enough and won.get(kind, -math.inf) >= _EXPLAINS * most > 0:
+            return kind
+    return best[1].kind
 
 
-def _choose_cuts(inside: Float, outside: Float, claim: Claim, error: float) -> tuple[float, tuple[float, ...]]:
-    """Choose the thresholds at which a statistic comes nearest to breaking the claim.
+def _list_won(run: AuditRun, trial: Trial) -> dict[str, float]:
+    """List the most that each kind of account won against the claim on a trial."""
+    won: dict[str, float] = {}
+    for (owner, kind, *_), growth in run.records.items():
+        if owner == id(trial):
+            won[kind] = max(won.get(kind, -math.inf), float(np.max(growth[run.follows])))
+    return won
 
-    One threshold makes the bound on epsilon largest. Where a whole curve is claimed, another one has the largest excess
-    over it, in units of what chance can do.
 
-    Returns:
-        How near the statistic comes, and the thresholds.
+def _find_explaining_call(run: AuditRun, session: Trial) -> Trial | None:
+    """Find a trial of single calls that shows the record about as clearly as a session does, from as many outputs.
+
+    An audit that ends early has few outputs of most trials, and played on none of them. So what its outputs promise is
+    compared, and no winnings.
     """
-    pooled = np.concatenate([inside, outside])
-    tails = np.geomspace(1 / len(pooled), 0.5, 100)
-    levels = np.unique(np.concatenate([tails, 1 - tails, np.linspace(0, 1, 101)]))
-    cuts = np.unique(np.quantile(pooled, levels, method="lower"))
-    hits = [count_hits(side, cuts) for side in (inside, outside)]
-    totals = [np.full(len(cuts), len(side)) for side in (inside, outside)]
-    epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 1 - error)
-    if not np.any(epsilons > 0):  # too few outputs for a bound: take the likeliest threshold
-        epsilons = bounds.epsilon_lower(hits[0], totals[0], hits[1], totals[1], claim.delta, 0.5)
-    place = int(np.argmax(epsilons))
-    value = float(epsilons[place]) / max(claim.epsilon, 1e-9)
-    if claim.profile is None:
-        return value, (_move_between(pooled, cuts[place]),)
-    low = bounds.clopper_pearson(hits[0], totals[0], 1 - error / 2, side="lower")[0]
-    high = bounds.clopper_pearson(hits[1], totals[1], 1 - error / 2, side="upper")[1]
-    tpr, fpr = hits[0] / totals[0], hits[1] / totals[1]
-    above = tpr - claim.tpr_at(fpr)
-    chance = (tpr - low) + (claim.tpr_at(high) - claim.tpr_at(fpr))
-    ratios = above / np.maximum(chance, 1e-12)
-    other = int(np.argmax(ratios))
-    both = tuple({_move_between(pooled, cuts[place]), _move_between(pooled, cuts[other])})
-    return max(value, float(ratios[other])), both
+    singles = [trial for trial in run.covered if trial.session == "single" and trial.outputs]
+    for trial in singles:
+        promised = max(_list_promised(run, trial, trial.outputs).values(), default=0.0)
+        if promised < _CONVINCING + math.log(len(singles)) / 2:  # the best of many looks better than it is
+            continue
+        size = min(trial.outputs, session.outputs)
+        own, other = (max(_list_promised(run, one, size).values(), default=0.0) for one in (trial, session))
+        if own >= _EXPLAINS * other:
+            return trial
+    return None
 
 
-def _move_between(values: Float, cut: float) -> float:
-    """Move a cut half-way to the next smaller value, so that rounding puts no fresh output on the wrong side."""
-    smaller = values[values < cut]
-    return float(smaller.max() / 2 + cut / 2) if len(smaller) else float(np.nextafter(cut, -np.inf))
+def _list_promised(run: AuditRun, trial: Trial, outputs: int) -> dict[str, float]:
+    """List the growth against the claim that some of a trial's outputs promise, for each kind of account."""
+    assert trial.history is not None
+    first, second = (side[: outputs // 2] for side in trial.history.join())
+    history = OutputHistory(trial.history.is_number, [first], [second])
+    promised: dict[str, float] = {}
+    for account in learn_accounts(history, run.hypotheses.compose(trial.composed)):
+        growth = float(np.max(account.promise(outputs)[run.follows]))
+        promised[account.kind] = max(promised.get(account.kind, 0.0), growth)
+    return promised
 
 
-# ---- Checks.
+def _describe_break(run: AuditRun) -> str:
+    """Describe the evidence where the bound does not say it: the point of the curve that it breaks."""
+    bound = run.bound()
+    if bound > run.claim.epsilon:
+        return ""
+    if bound == run.claim.epsilon:
+        return f" (epsilon is more than the claimed {bound:g})"
+    peak = run.portfolios[True].log_peak[run.follows]
+    place = run.follows[int(np.argmax(peak))]
+    epsilon, delta = run.hypotheses.epsilons[place], run.hypotheses.deltas[place]
+    return f" (the claimed curve has delta {delta:.3g} at epsilon {epsilon:.3g}, which the outputs contradict)"
 
 
-def require_randomness(first: Float, second: Float, claim: Claim, probe: Callable[[], Float] | None = None) -> None:
-    """Reject a release that gives the same output for the same input in every call.
+def _find_untested(run: AuditRun, name: str) -> str | None:
+    """Find why a kind of fault was not looked for; None where it was."""
+    if name != "fresh noise" and not run.query_is_known:
+        return _NO_QUERY
+    trials = [trial for trial in run.covered if trial.outputs]
+    if name == "several calls":
+        if any(trial.session != "single" for trial in trials):
+            return None
+        return "one call at a time was made, because the pair was given or the calls were few"
+    if name == "low bits" and not any(map(_has_low_bits, trials)):
+        return "the outputs are whole numbers or lie on a grid, so that their last bits say nothing more"
+    return None
 
-    An honest release with a large epsilon seldom varies. Where the claim allows that, nothing is rejected, with one
-    exception: Gaussian noise may vanish in a bit that is computed from it, but not in a number that is not whole.
 
-    Args:
-        first: Outputs of the first collection.
-        second: Outputs of the second collection.
-        claim: The claim.
-        probe: A function that draws a few outputs of a collection without whole cosines. None where none can be drawn.
+def _has_low_bits(trial: Trial) -> bool:
+    """Whether the last bits of outputs vary below what noise on a public grid shows."""
+    if trial.last is None or trial.history is None:
+        return False
+    rows = trial.last[0][:1000][:, trial.history.is_number]
+    return bool(np.any(find_lowest_bit(rows[np.isfinite(rows)]) < _COARSE))
 
-    Raises:
-        InvalidInput: The release is not random.
-    """
-    if not (_is_constant(first) and _is_constant(second)):
-        return
-    if claim.epsilon + 3 > math.log(len(first) + len(second)):
-        if not isinstance(claim.profile, GaussianProfile):
-            return
-        sample = np.concatenate([first[:1], second[:1]]) if probe is None else probe()
-        if (probe is not None and not _is_constant(sample)) or np.array_equal(sample, np.rint(sample)):
-            return
-    raise InvalidInput(
-        f"The release under audit is not random: {len(first):,} calls with one collection gave the same output, and "
-        f"{len(second):,} calls with its neighbour gave the same output; a private release draws fresh noise on every "
-        "call."
+
+def _check_rows(run: AuditRun) -> AuditCheck | None:
+    """Make the check of rows that are no unit vectors, where there were any."""
+    trials = [trial for trial in run.trials if not trial.is_covered]
+    if not trials:
+        return None
+    if run.is_broken and not run.is_broken_by_rows:
+        return AuditCheck(ROWS_CHECK, None, _ENDED)
+    if run.is_broken_by_rows:
+        best = _find_best(run, is_covered=False)
+        where = best[0].description if best is not None else "one of these rows"
+        bound = run.bound(is_covered=False)
+        detail = (
+            f"{where} moves the outputs further than a unit row can (epsilon is at least "
+            f"{math.floor(bound * 1000) / 1000:g}), because rows are not normalised or clamped"
+        )
+        return AuditCheck(ROWS_CHECK, False, detail, bound)
+    if all(trial in run.rejected or not trial.outputs for trial in trials):
+        return AuditCheck(ROWS_CHECK, True, "the release rejects rows that are not unit vectors")
+    # This check has its own share of the error.
+    confidence = 1 - run.error * ROWS_SHARE
+    outputs, needed = (
+        max(map(power.count_informative, trials)),
+        power.find_needed_outputs_for_rows(run.claim, confidence),
     )
+    if math.isinf(needed):
+        return AuditCheck(ROWS_CHECK, None, _TOO_FEW)
+    if outputs < needed:
+        reason = f"{outputs:,} outputs of such rows are too few; about {needed:,.0f} are needed, so give more releases"
+        return AuditCheck(ROWS_CHECK, None, reason)
+    tried = f"{outputs:,} outputs of rows that are too long, too short or zero"
+    detail = f"{tried} showed no more than the claim; a score that grows with the length of its row would be found"
+    return AuditCheck(ROWS_CHECK, True, detail)
+
+
+def _find_silence(run: AuditRun, plain: bool) -> AuditCheck | None:
+    """Find a release without any randomness, which a large claimed epsilon cannot be contradicted by.
+
+    Outputs of full precision that never vary on a collection, and differ between collections, are copied from it. An
+    honest release with a large epsilon may seldom vary too, but it answers with one of few public values. Outputs that
+    are clean values plus Gaussian noise and nothing else always vary, so that there no more calls are needed.
+    """
+    probes = 0
+    for trial in run.covered:
+        if trial.history is None or not trial.history.is_number.any() or trial.session != "single":
+            continue
+        first, second = trial.history.join()
+        if min(len(first), len(second)) < 8 or not (_is_constant(first) and _is_constant(second)):
+            continue
+        numbers = [side[0][trial.history.is_number] for side in (first, second)]
+        if np.array_equal(numbers[0], numbers[1], equal_nan=True):
+            continue
+        # Clipped values repeat the ends of a range, so that several different numbers are copied ones.
+        is_varied = all(len(np.unique(side[np.isfinite(side)])) > 1 for side in numbers)
+        must_vary = isinstance(run.claim.profile, GaussianProfile) and (plain or (trial.is_saved and is_varied))
+        if must_vary or _copies_numbers(trial):
+            calls = len(first) + len(second)
+            detail = (
+                f"the release is not random: {calls:,} calls gave one output per collection, a number that differs "
+                "between collections; this is a rule, to which the confidence does not apply"
+            )
+            return AuditCheck("fresh noise", False, detail)
+        probes += 1
+        if probes == _MOST_PROBES:
+            break
+    return None
+
+
+def _copies_numbers(trial: Trial) -> bool:
+    """Whether answers about random collections never vary, differ between collections and have full precision."""
+    probes = trial.probe(_PROBED)
+    if probes is None:
+        return False
+    answers = [np.unique(probe[np.isfinite(probe)]) for probe in probes]
+    numbers, counts = np.unique(np.concatenate(answers), return_counts=True)
+    is_public = counts > len(answers) / 2  # such as a number in an id
+    numbers, counts = numbers[~is_public], counts[~is_public]
+    # An honest release answers with one of its public values, which recur.
+    if not len(numbers) or len(numbers) < _UNIQUE * counts.sum():
+        return False
+    return bool(np.any(find_lowest_bit(numbers) < _PRECISE))
 
 
 def _is_constant(side: Float) -> bool:
-    return bool(np.all(side == side[0]))
+    return bool(np.all((side == side[0]) | (np.isnan(side) & np.isnan(side[0]))))
 
 
-def make_bound_check(
-    name: CheckName, evidence: Evidence | None, claim: Claim, violation: str, nothing: str
-) -> AuditCheck:
-    """Make a check that fails where its own test contradicts the claim, by its bound or by the claimed curve.
+def _check_scale(run: AuditRun, plain: bool) -> AuditCheck | None:
+    """Check the scale of Gaussian noise on outputs of the pair that moves most, where it is claimed.
 
-    Args:
-        name: The name of the check.
-        evidence: The evidence of the test, or None where there was nothing to test.
-        claim: The claim.
-        violation: What a failure means, in words.
-        nothing: What is stated where nothing was found.
+    The first outputs fix the direction, and the others measure the scale. How many there are depends on calls and time,
+    and on the outputs only where the bets broke the claim, which is accounted for.
     """
-    if evidence is None:
-        return AuditCheck(name, True, nothing)
-    bound = evidence.bound_epsilon(claim)
-    if bound > claim.epsilon:
-        detail = f"{violation}: by this check alone, epsilon is at least {math.floor(bound * 1000) / 1000:g}"
-        return AuditCheck(name, False, detail)
-    excess, fpr, tpr = evidence.measure_excess(claim)
-    if excess > 0 and claim.profile is not None:
-        return AuditCheck(name, False, f"{violation}: {_describe_excess(claim, fpr, tpr)}")
-    if not evidence.can_break(claim):
-        return AuditCheck(name, True, f"not tested: {_describe_releases_needed(claim, evidence)}")
-    return AuditCheck(name, True, nothing)
-
-
-def _describe_excess(claim: Claim, fpr: float, tpr: float) -> str:
-    return (
-        f"at a false-positive rate of at most {fpr:.4g} the claim allows {claim.tpr_at(fpr):.4g} true positives, and "
-        f"at least {tpr:.4g} were found"
-    )
-
-
-def _describe_releases_needed(claim: Claim, evidence: Evidence) -> str:
-    """Describe how many releases this check needs to fail if everything leaks. Half of the releases are counted."""
-    few, many = len(evidence.inside), 2 * len(evidence.inside)
-    while not is_breakable(claim, many, evidence.confidence):
-        few, many = many, 2 * many
-        if many > 10**12:
-            return "no feasible number of releases would let this check contradict the claim"
-    while many - few > max(1, few // 1000):
-        middle = (few + many) // 2
-        few, many = (few, middle) if is_breakable(claim, middle, evidence.confidence) else (middle, many)
-    return f"this check needs at least {2 * many:,} releases on each side to contradict the claim"
+    if not isinstance(run.claim.profile, GaussianProfile):
+        return None
+    trials = [one for one in run.covered if one.session == "single" and one.outputs >= 200]
+    if not trials:
+        return None
+    trial = max(trials, key=lambda one: (one.is_anchor, one.outputs))
+    assert trial.history is not None
+    is_gaussian = isinstance(trial.law, GaussianNoise)
+    columns = np.flatnonzero(trial.history.is_number)
+    columns = columns[: trial.law_entries] if is_gaussian else columns
+    first, second = (side[:, columns] for side in trial.history.join())
+    least, most = (int(share * min(len(first), len(second))) for share in _SCALE_FIT)
+    size = min(max(least, 10 * len(columns)), most)
+    earlier, fresh = (first[:size], second[:size]), (first[size:], second[size:])
+    if min(map(len, earlier)) < 2 or min(map(len, fresh)) < _FEWEST_FOR_SCALE:
+        return None
+    direction = fit_linear(*earlier)
+    error = run.error * SCALE_SHARE
+    check = partial(make_scale_check, direction, claim=run.claim, is_plain=plain or is_gaussian)
+    found = check(fresh, error=error)
+    if found is None or found.passed is not False or not trial.source.takes_repeats:
+        return found
+    # Outputs in bulk may have a common part, so that outputs of one call each must show it too.
+    trial.source.draw_singly()
+    trial.source.end = max(run.budget.deadline, time.perf_counter() + CONFIRMING)
+    rng, most = np.random.default_rng(run.seed), len(fresh[0]) + len(fresh[1])
+    rows, sides = np.empty((0, first.shape[1])), np.empty(0, bool)
+    for outputs in _SCALE_CONFIRMED:
+        size = min(outputs, most) - len(rows)
+        if size <= 0:
+            break
+        further, further_sides = trial.draw(size, rng)
+        run.budget.used += len(further)
+        rows, sides = np.concatenate([rows, further[:, columns]]), np.concatenate([sides, further_sides])
+        found = None
+        if _FEWEST_FOR_SCALE <= sides.sum() <= len(sides) - _FEWEST_FOR_SCALE:
+            found = check((rows[sides], rows[~sides]), error=error / len(_SCALE_CONFIRMED))
+        if trial.source.is_late or (found is not None and found.passed is False):
+            break
+    return found
 
 
 def make_scale_check(
@@ -268,10 +420,9 @@ def make_scale_check(
     fresh: Sides,
     claim: Claim,
     error: float,
-    loss: float = 0.0,
     *,
     is_plain: bool = True,
-) -> tuple[AuditCheck, float] | None:
+) -> AuditCheck | None:
     """For a claim of Gaussian noise: check whether outputs move by more of its standard deviations than claimed.
 
     Along a direction fixed beforehand, with N outputs per side, means that differ by D and the larger deviation s,
@@ -287,14 +438,11 @@ def make_scale_check(
         fresh: Outputs that were not used before.
         claim: The claim.
         error: The share of the error that the check takes.
-        loss: 2 k / N for a direction of k entries that was learnt from N outputs per side. The cosine of such a
-            direction with the best one is about mu / sqrt(mu^2 + loss).
         is_plain: Whether outputs are clean values plus noise and nothing else. Clipping or projecting outputs makes
             them narrower and no less private, so without this the check only states what it measures, and passes.
 
     Returns:
-        The check, and the least true epsilon that it finds with probability 90 %. None where Gaussian noise is not
-        claimed, or the outputs do not look Gaussian.
+        The check. None where Gaussian noise is not claimed, or the outputs do not look Gaussian.
     """
     if not isinstance(claim.profile, GaussianProfile) or direction is None:
         return None
@@ -320,13 +468,8 @@ def make_scale_check(
         detail += f"; with Gaussian noise that is an epsilon of at least {epsilon:.4g}"
     if not is_plain:
         reason = "measured only, no verdict, because clipped or projected outputs look narrower than their noise"
-        return AuditCheck("noise scale", True, f"{reason}: {detail}", epsilon), math.inf
-    # It is found if the means differ enough and the deviation is small enough; each fails in one of 20 cases.
-    unlucky = wider * math.sqrt(float(chdtri(freedom, 0.025)) / freedom)
-    needed = (claim.profile.mu + reach) * unlucky + 1.645 * per_mean
-    needed = math.sqrt((needed**2 + math.sqrt(needed**4 + 4 * needed**2 * loss)) / 2)  # mu times that cosine suffices
-    least = GaussianProfile(needed).epsilon_at(claim.delta) if claim.delta > 0 else math.inf
-    return AuditCheck("noise scale", mu <= claim.profile.mu * (1 + 1e-9), detail, epsilon), least
+        return AuditCheck("noise scale", None, f"{reason}: {detail}", epsilon)
+    return AuditCheck("noise scale", mu <= claim.profile.mu * (1 + 1e-9), detail, epsilon)
 
 
 def _looks_gaussian(residuals: Float) -> bool:
@@ -343,155 +486,7 @@ def _has_pile(values: Float) -> bool:
     """Whether an entry takes its largest or its smallest value too often for noise that was not clipped."""
     often = 5 + len(values) // 100
     ends = np.stack([(values == values.max(axis=0)).sum(axis=0), (values == values.min(axis=0)).sum(axis=0)])
-    return bool(np.any((ends > often) & (np.ptp(values, axis=0) > 0)))
-
-
-# ---- The result.
-
-
-def evaluate_outputs(
-    first: Float,
-    second: Float,
-    claim: Claim,
-    confidence: float,
-    statistic: StatisticName,
-    facts: OutputFacts,
-    name: str,
-    neighbours: str,
-    start: float,
-    probe: Callable[[], Float] | None = None,
-) -> AuditResult:
-    """Fit on a quarter of the outputs, choose on a quarter, bound on a half, and make the result.
-
-    Args:
-        first: Outputs of the first collection, one row per release.
-        second: Outputs of the second collection, the same number.
-        claim: The claim.
-        confidence: That the bound and all checks hold together.
-        statistic: The name of the statistic, or "auto".
-        facts: What is known of the outputs.
-        name: The name of what is audited.
-        neighbours: The two collections, in words.
-        start: When the audit began, by `time.perf_counter`.
-        probe: As in `require_randomness`.
-    """
-    require_randomness(first, second, claim, probe)
-    quarter, half = len(first) // 4, len(first) // 2
-    fit = first[:quarter], second[:quarter]
-    choose = first[quarter:half], second[quarter:half]
-    fresh = first[half:], second[half:]
-    error = 1 - confidence
-    main = apply_best_statistic(fit_statistics(statistic, *fit, facts), choose, fresh, claim, error * MAIN_SHARE)
-    bits = apply_best_statistic([fit_low_bits(*fit)], choose, fresh, claim, error * CHECK_SHARE)
-    silent = apply_best_statistic([fit_noiseless(*fit)], choose, fresh, claim, error * CHECK_SHARE)
-    repeats = apply_statistic(fit_repeats(first[:half], second[:half]), fresh, REPEAT_CUTS, error * CHECK_SHARE)
-    checks = _make_checks(main, bits, silent, repeats, claim, _describe_search(fit[0]))
-    # All entries with Gaussian noise count, also those that move little: the stated detectable epsilon relies on them.
-    is_gaussian = isinstance(facts.law, GaussianNoise)
-    noisy = facts.law_entries if is_gaussian else None
-    direction = fit_linear(fit[0][:, :noisy], fit[1][:, :noisy])
-    loss = 2 * len(direction.columns) / quarter if direction is not None else 0.0
-    share = 1 - error * MAIN_SHARE if main is None else main.confidence
-    law = None if facts.law is None else facts.law.name
-    least, assuming = bounds.find_least_detectable(claim, len(fresh[0]), share, law, loss)
-    is_plain = is_gaussian or facts.is_plain
-    scale = make_scale_check(direction, fresh, claim, error * CHECK_SHARE, loss, is_plain=is_plain)
-    if scale is not None:
-        checks.append(scale[0])
-        least = min(least, scale[1])
-    tests = [one for one in (main, bits, silent, repeats) if one is not None]
-    best = max(tests, key=lambda one: one.bound_epsilon(claim))
-    if main is None and not best.bound_epsilon(claim):  # the two sides never differ, in any entry
-        best = Evidence(_Constant(), np.zeros(len(fresh[0])), np.zeros(len(fresh[1])), (0.0,), confidence)
-    edges, counts_in, counts_out = _count_bins(best.inside, best.outside)
-    fpr, tpr = bounds.tradeoff(best.inside, best.outside, points=POINTS)
-    return AuditResult(
-        name=name,
-        claim=claim,
-        releases=len(first),
-        confidence=confidence,
-        epsilon_lower=best.bound_epsilon(claim),
-        checks=tuple(checks),
-        auc=bounds.auc(best.inside, best.outside, confidence),
-        tpr_at_1_percent=bounds.tpr_at(best.inside, best.outside, 0.01, confidence),
-        fpr=fpr,
-        tpr=tpr,
-        edges=edges,
-        counts_in=counts_in,
-        counts_out=counts_out,
-        trajectory=_trace_bound(best, claim, half),
-        detectable=least,
-        statistic=best.statistic.name,
-        neighbours=neighbours,
-        seconds=time.perf_counter() - start,
-        assuming=assuming,
-    )
-
-
-class _Constant:
-    """The statistic of outputs that never differ."""
-
-    name = "none: no entry differs between the two collections"
-
-    def __call__(self, outputs: Float) -> Float:
-        return np.zeros(len(outputs))
-
-
-def _describe_search(fit: Float) -> str:
-    """Describe where directions without noise were searched, if not everywhere."""
-    entries, most = fit.shape[1], count_searchable_entries(len(fit))
-    return "" if entries <= most else f" (searched the {most:,} of {entries:,} entries that move most)"
-
-
-def _make_checks(
-    main: Evidence | None,
-    bits: Evidence | None,
-    silent: Evidence | None,
-    repeats: Evidence,
-    claim: Claim,
-    searched: str,
-) -> list[AuditCheck]:
-    checks = []
-    if main is not None and claim.profile is not None:
-        excess, fpr, tpr = main.measure_excess(claim)
-        checks.append(AuditCheck("trade-off curve", excess <= 0, _describe_excess(claim, fpr, tpr)))
-    checks.append(
-        make_bound_check(
-            "low bits",
-            bits,
-            claim,
-            "the last bits of the outputs distinguish the collections",
-            "the last bits of the outputs distinguish the collections no better than the claim allows"
-            if bits is not None
-            else "not tested: outputs are whole numbers, or all have the same last bit",
-        )
-    )
-    checks.append(
-        make_bound_check(
-            "noise in every direction",
-            silent,
-            claim,
-            "a combination of outputs carries no noise and moves with the record",
-            f"no combination of outputs moves without noise{searched}",
-        )
-    )
-    checks.append(
-        make_bound_check(
-            "fresh noise",
-            repeats,
-            claim,
-            "outputs of one collection occur again on that collection only: the noise repeats, or is too small",
-            "repeated outputs distinguish the collections no better than the claim allows",
-        )
-    )
-    return checks
-
-
-def _trace_bound(evidence: Evidence, claim: Claim, before: int) -> tuple[tuple[int, float], ...]:
-    """Compute the bound after each total number of releases, at about doubling numbers of fresh ones."""
-    last = len(evidence.inside)
-    steps = np.unique(np.rint(np.geomspace(min(10, last), last, 12)).astype(int))
-    return tuple((before + int(step), evidence.bound_epsilon(claim, int(step))) for step in steps)
+    return bool(np.any((ends > often) & (values.max(axis=0) > values.min(axis=0))))
 
 
 def _count_bins(inside: Float, outside: Float) -> tuple[Float, Float, Float]:

@@ -6,24 +6,19 @@ twice. Only an unfinished audit can be resumed: a report describes the target at
 evidence about the target of today.
 
 The folder holds `settings.json`, `releases.jsonl` (one line per release: a checksum of the collection, and the
-output), `report.html` and `report.json` at the end, and `.lock`, which keeps a second audit out.
-
-A line holds small outputs as plain JSON numbers, and large ones packed: the bytes of the numbers, all first bytes
-before all second ones (so that the equal signs and exponents are together), compressed, in base 64; of a symmetric
-matrix, one half. Every number is restored bit for bit.
+output as `scoreshield.audit.output_lines` writes it), `report.html` and `report.json` at the end, and `.lock`, which
+keeps a second audit out.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
-import math
 import os
 import secrets
+import threading
 import time
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -35,21 +30,29 @@ from numpy.typing import NDArray
 
 from scoreshield import _loading
 from scoreshield._files import RunFolder
-from scoreshield.audit.outputs import flatten_output
+from scoreshield.audit.encoding import Failure
+from scoreshield.audit.output_lines import LARGEST, convert_as_early, decode_output, encode_output
+from scoreshield.audit.plain_values import is_a, make_failure
+from scoreshield.audit.targets import Endpoint, ReleaseFunction, ReleaseWrapper, TargetError
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
+from scoreshield.releases.results import Release
 
 SETTINGS, RELEASES, LOCK = RunFolder.SETTINGS, "releases.jsonl", RunFolder.LOCK
 REPORTS = ("report.html", "report.json")
 #: How the files of an earlier audit are named in its folder until a new audit there has a release.
 _BEFORE = ".before-"
-#: Outputs of more numbers than this are packed.
-_PLAIN = 64
-#: The most bytes of one unpacked output: a packed line of a megabyte could claim a thousand.
-LARGEST = 2**28
+#: Settings that every earlier audit had: what is ignored, and what is added where it is missing.
+_DROPPED, _ADDED = {"statistic": "auto"}, {"rows": "any"}
 #: The most bytes of one line.
 _LONGEST = 4 * LARGEST
+#: A file of releases grows no further than about this; later releases are drawn again when an audit is resumed.
+MOST_BYTES = 2**26
 #: A kill loses the releases of at most this number of seconds.
 _FLUSH_SECONDS = 1.0
+
+
+class UnwritableJournal(FileError, TargetError):
+    """A release cannot be written down. Like a target that does not answer, this ends an audit: it is no output."""
 
 
 class Journal:
@@ -58,31 +61,41 @@ class Journal:
     Args:
         folder: The folder of the audit.
         begun: When the audit was begun. No release in the folder is older.
+        is_early: Whether a version began it that saved numbers as arrays, whatever they were in.
 
     Attributes:
         begun: When the audit was begun.
         releases_before: How many releases were in the folder before.
         releases_added: How many were added since.
+        has_new_output: Whether one of these is more than an exception.
         requests_repeated: How many requests earlier runs of this audit had to repeat.
     """
 
-    def __init__(self, folder: Path, begun: datetime) -> None:
-        self.path, self.begun = folder / RELEASES, begun
-        self._before, self._width, self.requests_repeated, end = _read_releases(self.path)
+    def __init__(self, folder: Path, begun: datetime, *, is_early: bool = False) -> None:
+        self.path, self.begun, self._is_early = folder / RELEASES, begun, is_early
+        self._before, self.requests_repeated, end = _read_releases(self.path)
         self.releases_before = sum(map(len, self._before.values()))
-        self.releases_added = 0
-        self._file = self._open(end)
+        self.releases_added, self.has_new_output = 0, False
+        self._file, self._size = self._open(end), end
         self._flushed = time.monotonic()
 
-    def record(self, release: Callable[..., Any]) -> Callable[[NDArray[Any]], Any]:
+    def record(self, release: ReleaseFunction) -> ReleaseFunction:
         """Wrap a release so that it answers from the journal first, and writes down every further output.
 
-        An output that no audit can use (not finite, or of another width than those before) is returned and not written.
+        An exception of the release is an output too, unless the target itself cannot be reached. An output that is too
+        large to be read back is not written, and no output is written once the file has `MOST_BYTES`. Outputs are
+        returned as they would be read back, so that an audit reads old and new ones alike; only ScoreShield releases
+        are returned as they are, with their guarantee.
         """
+        if self.releases_before and isinstance(release, Endpoint):
+            release.has_answered = True
+        return ReleaseWrapper(release, self._wrap)
+
+    def _wrap(self, release: ReleaseFunction, query: Any) -> ReleaseFunction:
         started: set[str] = set()
 
         def release_or_replay(embeddings: NDArray[Any]) -> Any:
-            key = _digest_rows(embeddings)
+            key = _digest_rows(embeddings, query)
             is_first = key not in started
             started.add(key)
             if before := self._before.get(key):
@@ -91,12 +104,15 @@ class Journal:
                 if "numbers" not in line or not is_first:
                     return decode_output(line)
             output = self._call(release, embeddings)
-            encoding = encode_output(output, len(embeddings))
-            if encoding is not None and self._width in (None, encoding[1]):
-                self._width = encoding[1]
-                self._append({"on": key} | encoding[0])
+            output = convert_as_early(output) if self._is_early else output
+            encoded = encode_output(output, len(embeddings))
+            if encoded is None:
+                return output
+            if self._append({"on": key} | encoded):
                 self.releases_added += 1
-            return output
+                self.has_new_output = self.has_new_output or not is_a(output, Failure)
+            is_kept = is_a(output, Release) or type(output) is np.ndarray
+            return output if is_kept else decode_output(encoded)
 
         return release_or_replay
 
@@ -110,21 +126,36 @@ class Journal:
         with contextlib.suppress(OSError):
             self._file.close()
 
-    def _call(self, release: Callable[..., Any], embeddings: NDArray[Any]) -> Any:
+    def _call(self, release: ReleaseFunction, embeddings: NDArray[Any]) -> Any:
         before = getattr(release, "retried", 0)
         try:
             return release(embeddings)
+        except TargetError:
+            raise
+        except BaseException as error:  # the release is not our code; it may even call sys.exit()
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # the user pressed Ctrl-C; in another thread only the release itself can raise it
+            return make_failure(error)
         finally:
             self.note_repeated(getattr(release, "retried", 0) - before)
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: dict[str, Any]) -> bool:
+        """Write a line, and return whether it was written: an output must be short, and the file must not be full."""
+        if self._size > MOST_BYTES and "on" in line:
+            return False
+        text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(text) > _LONGEST:
+            return False
+        self._size += len(text)
         try:
-            self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+            self._file.write(text)
             if time.monotonic() - self._flushed > _FLUSH_SECONDS:
                 self._file.flush()
                 self._flushed = time.monotonic()
         except OSError as error:
-            raise FileError(f"Cannot write {self.path}: {error.strerror}; the earlier releases are saved.") from None
+            message = f"Cannot write {self.path}: {error.strerror}; the earlier releases are saved."
+            raise UnwritableJournal(message) from None
+        return True
 
     def _open(self, end: int) -> BinaryIO:
         """Open the file to append to, readable only by its owner; what follows `end` is a line that was cut short."""
@@ -148,7 +179,8 @@ def open_journal(
         plan: Returns the number of releases of a new audit. It is saved with the settings.
         secret: A setting that must not be written down, such as an address with a key in it. The folder holds a slow,
             salted digest of it.
-        again: Start again in the folder of an earlier audit, which is removed after the first release of the new one.
+        again: Start again in the folder of an earlier audit, which is removed at the end of the new one. It is restored
+            if the new one fails without any output but exceptions.
 
     Yields:
         The journal, and the number of releases on each side.
@@ -173,14 +205,14 @@ def open_journal(
         try:
             if again:
                 _rename_files(folder, "", _BEFORE)
-            begun, releases = _start_or_resume(run_folder, settings, plan, secret)
-            journal = Journal(folder, begun)
+            begun, releases, is_early = _start_or_resume(run_folder, settings, plan, secret)
+            journal = Journal(folder, begun, is_early=is_early)
             try:
                 yield journal, releases
             finally:
                 journal.close()
         except ScoreShieldError:
-            if is_start and (journal is None or not journal.releases_added):  # nothing was released: leave no trace
+            if is_start and (journal is None or not journal.has_new_output):  # nothing was released: leave no trace
                 _remove_traces(folder, with_folder=is_new, with_lock=not again)
                 _rename_files(folder, _BEFORE, "")
             raise
@@ -191,11 +223,11 @@ def open_journal(
 
 def _start_or_resume(
     run_folder: RunFolder, settings: dict[str, Any], plan: Callable[[], int], secret: str | None
-) -> tuple[datetime, int]:
+) -> tuple[datetime, int, bool]:
     """Write the settings of a new audit, or check those of the audit in the folder.
 
     Returns:
-        When the audit was begun, and its number of releases.
+        When the audit was begun, its number of releases, and whether an early version began it.
     """
     before = run_folder.read_settings()
     if before is None:
@@ -209,7 +241,7 @@ def _start_or_resume(
                 "address": _digest_secret(secret, salt),
             }
         )
-        return begun, releases
+        return begun, releases, False
     difference, begun, planned = _compare_settings(before, settings, secret)
     if difference is not None:
         raise run_folder.settings_error(difference)
@@ -218,7 +250,7 @@ def _start_or_resume(
             f"The audit in {run_folder.path} is finished, and its report is about the target of that day; name a "
             "new folder, or start again there with --again."
         )
-    return begun, planned
+    return begun, planned, not _DROPPED.keys().isdisjoint(before["asked"])
 
 
 def _compare_settings(
@@ -232,14 +264,21 @@ def _compare_settings(
     wanted = json.loads(json.dumps(settings))
     other = "those of another version", datetime.now(UTC), 0
     try:
-        made, planned, begun = dict(before["asked"]), before["releases"], datetime.fromisoformat(before["begun"])
+        made, planned = _update_settings(dict(before["asked"]), wanted), before["releases"]
+        begun = datetime.fromisoformat(before["begun"])
         is_same_address = before["address"] == _digest_secret(secret, before["salt"])
     except (ValueError, KeyError, TypeError):
         return other
     if made == wanted and is_same_address and type(planned) is int and planned > 0 and begun.tzinfo is not None:
         return None, begun, planned
-    difference = next((name for name in wanted if made.get(name) != wanted[name]), None)
+    difference = next((name for name in wanted | made if made.get(name) != wanted.get(name)), None)
     return (difference or (other[0] if is_same_address else "what follows the address"), *other[1:])
+
+
+def _update_settings(made: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Convert the settings of an audit that an earlier version began to what they are called now."""
+    kept = {name: value for name, value in made.items() if name in wanted or _DROPPED.get(name) != value}
+    return {name: value for name, value in _ADDED.items() if name in wanted} | kept
 
 
 def _digest_secret(secret: str | None, salt: str) -> str | None:
@@ -271,15 +310,15 @@ def _open_for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _read_releases(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int | None, int, int]:
+def _read_releases(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int, int]:
     """Read the earlier releases.
 
     Returns:
-        The lines by collection, in order; the width of the outputs; how many requests were repeated; and where the last
-        whole line ends. A last line that was cut short is left out.
+        The lines by collection, in order; how many requests were repeated; and where the last whole line ends. A last
+        line that was cut short is left out.
     """
     lines: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
-    width, repeated, end = None, 0, 0
+    repeated, end = 0, 0
     try:
         with _loading.open_regular_file(path) as file:
             while (text := file.readline(_LONGEST + 1)).endswith(b"\n"):
@@ -289,110 +328,27 @@ def _read_releases(path: Path) -> tuple[dict[str, deque[dict[str, Any]]], int | 
                     if "repeated" in line:
                         repeated += int(line["repeated"])
                         continue
-                    output = decode_output(line)
-                    size = width if isinstance(output, set) else np.size(output)
-                    width = size if width is None else width
-                    if size != width:
-                        raise ValueError
-                    lines[str(line["on"])].append(line)
-                except (ValueError, KeyError, TypeError, OverflowError):
+                    key = str(line.pop("on"))
+                    decode_output(line)
+                    lines[key].append(line)
+                except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError):
                     raise _make_damage_error(path) from None
             if len(text) > _LONGEST:
                 raise _make_damage_error(path)
     except _loading.MissingFile:
-        return lines, None, 0, 0
-    return lines, width, repeated, end
+        return lines, 0, 0
+    return lines, repeated, end
 
 
 def _make_damage_error(path: Path) -> InvalidInput:
     return InvalidInput(f"{path} is damaged: a line holds no release; move the folder away.")
 
 
-def _digest_rows(embeddings: NDArray[Any]) -> str:
+def _digest_rows(embeddings: NDArray[Any], query: Any) -> str:
+    """Compute a checksum of a collection, and of the query where it is another one than that of the audit."""
     rows = np.ascontiguousarray(embeddings, dtype=np.float32)
-    return hashlib.sha256(repr(rows.shape).encode() + rows.tobytes()).hexdigest()[:16]
-
-
-# ---- One output as a line.
-
-
-def encode_output(output: Any, records: int) -> tuple[dict[str, Any], int] | None:
-    """Convert an output to JSON values from which `decode_output` restores it.
-
-    Arrays and sets are restored as they are, everything else as its numbers.
-
-    Args:
-        output: The output.
-        records: How many records the collection has.
-
-    Returns:
-        The values and how many numbers they hold. None where the numbers are not all finite, or too many to be read.
-
-    Raises:
-        InvalidInput: The output holds no numbers.
-    """
-    row = flatten_output(output, records)
-    if not np.isfinite(row).all() or row.nbytes > LARGEST:
-        return None
-    if isinstance(output, set | frozenset):
-        return {"set": sorted(int(place) for place in output)}, len(row)
-    if isinstance(output, np.ndarray | int | float | np.number) and np.asarray(output).dtype.kind in "fiub":
-        return {"array": _encode_array(np.asarray(output))}, len(row)
-    return {"numbers": _encode_array(row)}, len(row)
-
-
-def decode_output(line: dict[str, Any]) -> Any:
-    """Restore the output of a line.
-
-    Raises:
-        ValueError, KeyError, TypeError, OverflowError: The line holds no output.
-    """
-    if "set" in line:
-        return {int(place) for place in line["set"]}
-    values = line["array"] if "array" in line else line["numbers"]
-    array = _unpack(values) if isinstance(values, dict) else np.asarray(values)
-    if array.dtype.kind not in "fiub" or not array.size or not np.isfinite(array).all():
-        raise ValueError
-    return array
-
-
-def _encode_array(array: NDArray[Any]) -> Any:
-    array = array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
-    return array.tolist() if array.size <= _PLAIN else _pack(array)
-
-
-def _pack(array: NDArray[Any]) -> dict[str, Any]:
-    is_half = array.ndim == 2 and array.shape[0] == array.shape[1] and np.array_equal(array, array.T)
-    flat = array[np.triu_indices(len(array))] if is_half else array.ravel()
-    flat = flat.astype(flat.dtype.newbyteorder("<"))
-    by_place = flat.view(np.uint8).reshape(len(flat), -1).T
-    content = base64.b64encode(zlib.compress(by_place.tobytes(), 1)).decode()
-    return {"type": flat.dtype.str, "shape": list(array.shape), "half": is_half, "packed": content}
-
-
-def _unpack(values: dict[str, Any]) -> NDArray[Any]:
-    kind, shape = np.dtype(str(values["type"])), tuple(int(size) for size in values["shape"])
-    if kind.kind not in "fiub" or any(size < 1 for size in shape) or math.prod(shape) * kind.itemsize > LARGEST:
-        raise ValueError
-    size = len(shape) == 2 and shape[0] * (shape[0] + 1) // 2 if values["half"] else math.prod(shape)
-    content = _decompress(base64.b64decode(values["packed"], validate=True), size * kind.itemsize)
-    by_place = np.frombuffer(content, np.uint8).reshape(kind.itemsize, -1)
-    flat = np.ascontiguousarray(by_place.T).view(kind).ravel()
-    if not values["half"]:
-        return flat.reshape(shape)
-    matrix = np.empty(shape, kind)
-    upper = np.triu_indices(shape[0])
-    matrix[upper] = matrix.T[upper] = flat
-    return matrix
-
-
-def _decompress(content: bytes, size: int) -> bytes:
-    """Decompress exactly this number of bytes; stop if there are more."""
-    stream = zlib.decompressobj()
-    try:
-        raw = stream.decompress(content, size + 1)
-    except zlib.error:
-        raise ValueError from None
-    if len(raw) != size or not stream.eof:
-        raise ValueError
-    return raw
+    content = repr(rows.shape).encode() + rows.tobytes()
+    if query is not None:
+        other = np.ascontiguousarray(query, dtype=np.float64)
+        content += repr(other.shape).encode() + other.tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Neighbouring collections that an audit tries to distinguish: constructed worst cases, search results, or given ones.
+"""Neighbouring collections that an audit tries to distinguish: constructed worst cases, or given ones.
 
-The constructions move the released object as far as `scoreshield.privacy.adjacency` says that it can move:
+`worst_pairs` moves the released object as far as `scoreshield.privacy.adjacency` says that it can move:
 
 * scores: a record that equals the query, against its opposite;
 * a row and a Gram matrix: a record e against -e among records that all equal e, 2 sqrt(n - 1) and 2 sqrt(2 (n - 1))
@@ -10,15 +10,18 @@ The constructions move the released object as far as `scoreshield.privacy.adjace
 * a batch: a record that equals the first query against its opposite;
 * a histogram: a score in the first bin against one in the last.
 
-Two more pairs test common mistakes. A score of 1 against a score of 0 shows noise that leaks through its low bits, and
-ranges that are read off the data. A record that is too long shows missing normalisation. The record may have any
-position, since a release may treat its last record differently from its first.
+Many mistakes show only among certain other records. `list_pairs` varies what is replaced and what stands beside it:
+other records that all score 0, 1 or -1, that are spread, that tie or are duplicates, more of them than a limit may ask
+for, and numbers of passing records just below and above small numbers. Two kinds of pairs test common mistakes. A score
+of 1 against a score of 0 shows noise that leaks through its low bits. Rows that are too long, too short or zero show
+missing normalisation. The record may have any position, since a release may treat its last record differently from its
+first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -27,16 +30,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, validate, whole_from
-from scoreshield.audit.outputs import Source
-from scoreshield.audit.statistics import estimate_advantage
 from scoreshield.privacy.mechanisms import Regime
 
 Rows = NDArray[np.float32]
 KINDS: tuple[Regime, ...] = get_args(Regime)
 
 _EQUAL = "a record equal to the query against its opposite"
-#: The most sums of a batch's queries, single queries of it, and positions of the record that are tried.
-_SUMS, _SINGLE, _PLACES = 2, 4, 8
+_MOST = "the direction that moves all queries' scores most"
+#: The most sums of a batch's queries, and single queries of it, that are tried.
+_SUMS, _SINGLE = 2, 4
+#: Numbers of records that pass beside the changed one: limits in use are often among them, or one more.
+_COUNTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 19, 20, 24, 25, 29, 30, 49, 50, 99, 100)
+#: Sizes of larger collections, with more records than most limits.
+_MANY = (24, 120)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +72,7 @@ class Pair:
         moved = np.flatnonzero((first != second).any(axis=1))
         if len(moved) and moved.tolist() != [index]:
             must = f"equal to the first collection but for record {index}: neighbours differ in one record"
-            _validation.reject("second", must, f"{len(moved)} records that differ")
+            _validation.reject("second", must, _validation.Words(f"{len(moved)} records that differ"))
         for name, value in (("first", first), ("second", second), ("index", index)):
             object.__setattr__(self, name, value)
 
@@ -114,7 +120,8 @@ def worst_pairs(n: int, d: int, kind: Regime, query: ArrayLike | None = None, *,
         return [replace_record(alike, index, q, -q, f"all records equal, one of them against its opposite{at}")]
     if kind == "index":
         return [replace_record(apart, index, q, -q, f"a record against its opposite{at}")]
-    pairs = [replace_record(apart, index, q, -q, f"{_EQUAL}; the others score 0{at}")]
+    beside = "score 0" if d > 1 else "equal the query"
+    pairs = [replace_record(apart, index, q, -q, f"{_EQUAL}; the others {beside}{at}")]
     if kind == "top-k":
         tied = f"a record that ties for the first place against the last{at}"
         return [replace_record(alike, index, q, -q, tied), *pairs]
@@ -136,19 +143,168 @@ def _make_batch_pairs(queries: NDArray[np.float64], n: int, index: int) -> list[
     """
     _, _, axes = np.linalg.svd(queries)
     apart, at = np.tile(axes[-1], (n, 1)), _describe_place(index, n)
-    moves = [(axes[0], -axes[0], "a record along the direction that moves all queries' scores most")]
+    moves = [(axes[0], -axes[0], f"a record along {_MOST}")]
     signs = np.random.default_rng(len(queries)).choice([-1.0, 1.0], (_SUMS, len(queries)))
-    for total in signs @ queries:
+    for number, total in enumerate(signs @ queries, 1):
         if (size := float(np.linalg.norm(total))) > 1e-6:
-            moves.append((total / size, -total / size, "a record along a sum of the queries with random signs"))
+            name = f"a record along sum {number} of the queries with random signs, against its opposite"
+            moves.append((total / size, -total / size, name))
     some = np.unique(np.linspace(0, len(queries) - 1, _SINGLE).round().astype(int))
     for one, other in zip(some, np.roll(some, -1), strict=True):
         q, next_ = queries[one], queries[other]
         moves.append((q, -q, f"a record equal to query {one} against its opposite"))
         if np.linalg.norm(q - next_) > 1e-6:
             moves.append((q, next_, f"a record equal to query {one} against query {other}"))
-    moves.append((3 * axes[0], -3 * axes[0], "a record three times too long against its opposite"))
+    long = f"a record along {_MOST}, three times too long, against its opposite"
+    moves.append((3 * axes[0], -3 * axes[0], long))
     return [replace_record(apart, index, one, other, description + at) for one, other, description in moves]
+
+
+def list_pairs(n: int, d: int, query: ArrayLike | None = None) -> list[Pair]:
+    """List pairs that show common mistakes, the most important first.
+
+    Args:
+        n: The usual number of records; some pairs have more or fewer.
+        d: Their length.
+        query: The public query or a batch of them; None takes the first axis.
+
+    Returns:
+        Pairs without repetition. The last ones have rows that are not unit vectors.
+    """
+    queries = _check_queries(query, d)
+    pairs = _list_batch_pairs(queries, n) if len(queries) > 1 else list(_list_query_pairs(queries[0], n))
+    kept: dict[bytes, Pair] = {}
+    for pair in pairs:
+        kept.setdefault(repr(pair.first.shape).encode() + pair.first.tobytes() + pair.second.tobytes(), pair)
+    return sorted(kept.values(), key=lambda pair: not pair.has_unit_rows)
+
+
+def list_diagonal_pairs(n: int, d: int) -> list[Pair]:
+    """List pairs whose record moves along all axes at once, which moves many numbers a little instead of one much.
+
+    In one dimension there are none.
+    """
+    if d == 1:
+        return []
+    diagonal = np.full(d, 1 / math.sqrt(d))
+    return [
+        _surround(diagonal, _find_orthogonal(diagonal), (diagonal, -diagonal), "points along all axes", others, size, 0)
+        for size in dict.fromkeys((1, 2, n))
+        for others in (("score 0", "score 1") if size > 1 else ("score 0",))
+    ]
+
+
+def _list_batch_pairs(queries: NDArray[np.float64], n: int) -> list[Pair]:
+    pairs = [pair for size in (n, 1, 24) for pair in _make_batch_pairs(queries, size, 0)]
+    pairs += _make_batch_pairs(queries, n, n - 1)
+    _, _, axes = np.linalg.svd(queries)
+    total = queries.sum(axis=0)
+    has_sum = float(np.linalg.norm(total)) > 1e-6
+    middle, along = (total / np.linalg.norm(total), "the sum of all queries") if has_sum else (axes[0], _MOST)
+    for others, name in ((middle, "point along it"), (-middle, "are opposite to it")):
+        for size in (2, n, 24):
+            rows = np.tile(others, (size, 1))
+            beside = f"the others {name}{_describe_place(0, size)}"
+            text = f"a record along {along}, against its opposite; {beside}"
+            pairs.append(replace_record(rows, 0, middle, -middle, text))
+    return pairs + list(_list_query_pairs(queries[0], n))
+
+
+def _list_query_pairs(q: NDArray[np.float64], n: int) -> Iterator[Pair]:
+    """List the pairs of one query. In one dimension, where unit rows score 1 or -1, most of them do not exist."""
+    if len(q) > 1:
+        yield from _list_leaning_pairs(q, n)
+    else:
+        yield from _list_pairs_of_signs(q, n)
+    for seed in range(2):
+        yield random_pair(n, len(q), seed)
+    away = _find_orthogonal(q)
+    for count in _COUNTS:
+        for low, score in ((-q, -1), (away, 0)) if len(q) > 1 else ((-q, -1),):
+            rows = np.concatenate([np.tile(q, (count + 1, 1)), np.tile(low, (4, 1))])
+            text = f"scores 1 against {score}; {count} others score 1, and 4 score {score}"
+            yield replace_record(rows, 0, q, low, f"a record that {text} (record 0 of {len(rows)}, counted from 0)")
+    for size in (n, 1):
+        rows = np.tile(away, (size, 1))
+        for one, other, text in (
+            (3 * q, -3 * q, "three times too long against its opposite"),
+            (3 * q, q, "three times too long against one of length 1"),
+            (0.01 * q, -q, "a hundred times too short against one of length 1"),
+            (q, 0 * q, "equal to the query against a row of zeros"),
+        ):
+            yield replace_record(rows, 0, one, other, f"a record {text}{_describe_place(0, size)}")
+
+
+def _list_pairs_of_signs(q: NDArray[np.float64], n: int) -> Iterator[Pair]:
+    """List pairs of one dimension: a record changes its sign among others of either sign."""
+    for others in ("score 1", "score -1", "score 1 and -1", "score 1, one -1"):
+        for size in (n, 1, 2, 3, *_MANY):
+            for index in (0, size - 1, size // 2):
+                yield _surround(q, q, (q, -q), "scores 1 against -1", others, size, index)
+
+
+def _list_leaning_pairs(q: NDArray[np.float64], n: int) -> Iterator[Pair]:
+    """List pairs whose records have any score, by leaning from the query towards a vector orthogonal to it."""
+    away = _find_orthogonal(q)
+    half, near = _lean(q, away, 0.5), _lean(q, away, 0.999)
+    moves = {
+        "scores 1 against -1": (q, -q),
+        "scores 1 against 0": (q, away),
+        "scores 0 against -1": (away, -q),
+        "scores 1 against 0.5": (q, half),
+        "scores 1 against 0.999": (q, near),
+        # Off every grid that a release may round to.
+        "scores 0.7312 against -0.2187": (_lean(q, away, 0.7312), _lean(q, away, -0.2187)),
+    }
+    for name in ("scores 1 against -1", "scores 1 against 0"):
+        for index in (0, n - 1, n // 2):
+            yield _surround(q, away, moves[name], name, "score 0", n, index)
+    for others in _BACKGROUNDS:
+        for name in ("scores 1 against -1", "scores 1 against 0", "scores 0 against -1"):
+            yield _surround(q, away, moves[name], name, others, n, 0)
+    for size in (1, 2, 3, *_MANY):
+        for others in ("score 0", "score 1", "are spread", "are spread below 0.9"):
+            yield _surround(q, away, moves["scores 1 against -1"], "scores 1 against -1", others, size, 0)
+    for others in ("are spread", "score 0", "score 1"):
+        for name in ("scores 0.7312 against -0.2187", "scores 1 against 0.5", "scores 1 against 0.999"):
+            yield _surround(q, away, moves[name], name, others, n, 0)
+        yield _surround(q, away, moves["scores 1 against 0"], "scores 1 against 0", others, _MANY[0], _MANY[0] - 1)
+
+
+def _lean(q: NDArray[np.float64], away: NDArray[np.float64], score: float) -> NDArray[np.float64]:
+    """Make a unit vector with this score, in the plane of two orthogonal ones."""
+    return np.asarray(score * q + math.sqrt(1 - score**2) * away)
+
+
+#: How the other records stand to the query: the score of each of m records.
+_BACKGROUNDS: dict[str, Callable[[int], NDArray[np.float64]]] = {
+    "score 0": lambda m: np.zeros(m),
+    "score 1": lambda m: np.ones(m),
+    "score -1": lambda m: -np.ones(m),
+    "are spread": lambda m: np.linspace(-0.95, 0.95, m),
+    "are spread below 0.9": lambda m: np.linspace(0.2, 0.9, m),
+    "score 0.5": lambda m: np.full(m, 0.5),
+    "score 0.05": lambda m: np.full(m, 0.05),
+    "score 1 and -1": lambda m: np.where(np.arange(m) % 2, 1.0, -1.0),
+    "score in tenths": lambda m: np.round(np.linspace(-0.5, 0.9, m), 1),
+    "score 1, one -1": lambda m: np.where(np.arange(m) == 0, -1.0, 1.0),
+}
+
+
+def _surround(
+    q: NDArray[np.float64],
+    away: NDArray[np.float64],
+    move: tuple[NDArray[np.float64], NDArray[np.float64]],
+    name: str,
+    others: str,
+    n: int,
+    index: int,
+) -> Pair:
+    """Put a record that moves among others with given scores."""
+    scores = np.insert(_BACKGROUNDS[others](n - 1), index, 0.0)[:, None]
+    rows = scores * q + np.sqrt(1 - scores**2) * away
+    beside = f"; the others {others}" if n > 1 else ""
+    return replace_record(rows, index, *move, f"a record that {name}{beside}{_describe_place(index, n)}")
 
 
 @validate(n=whole_from(2), d=whole_from(2), radius=check_positive)
@@ -172,14 +328,6 @@ def drift_pair(n: int, d: int, radius: float) -> Pair:
     return replace_record(np.tile(start, (n, 1)), 0, start, turned, description)
 
 
-def choose_places(n: int, seed: int) -> list[int]:
-    """Choose positions of the record: all of a few, else the first, the middle, the last and some random ones."""
-    if n <= _PLACES:
-        return list(range(n))
-    some = np.random.default_rng([seed, n]).permutation(n)[: _PLACES - 3]
-    return list(dict.fromkeys([0, n // 2, n - 1, *some.tolist()]))
-
-
 @validate()
 def from_canaries(embeddings: ArrayLike, canaries: ArrayLike) -> list[Pair]:
     """Make one pair for each canary: a collection with the canary in a slot, against the collection without it.
@@ -201,79 +349,11 @@ def from_canaries(embeddings: ArrayLike, canaries: ArrayLike) -> list[Pair]:
 
 
 def random_pair(n: int, d: int, seed: int, *, index: int = 0) -> Pair:
-    """Make random unit records, one of them against its opposite: a start for `climb`."""
+    """Make random unit records, one of them against its opposite."""
     rows = np.random.default_rng(seed).standard_normal((n, d))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    description = f"random records, one of them against its opposite{_describe_place(index, n)}"
+    description = f"random records (seed {seed}), one of them against its opposite{_describe_place(index, n)}"
     return replace_record(rows, index, rows[index], -rows[index], description)
-
-
-@validate(rounds=check_count, releases=whole_from(8))
-def climb(
-    release: Callable[..., Any] | Source,
-    start: Pair,
-    *,
-    rounds: int = 30,
-    releases: int = 128,
-    seed: int = 0,
-    timeout: float | None = None,
-) -> Pair:
-    """Search for a pair whose outputs differ more than those of `start`, by random steps.
-
-    A step turns the record, or another one, or moves the record to another position. It is accepted if the outputs
-    differ more. An audit evaluates the result with fresh outputs, so the search costs no confidence.
-
-    Args:
-        release: The release, or a `Source` of it.
-        start: The first pair.
-        rounds: How many steps are tried. Each draws `releases` outputs on both sides.
-        releases: Outputs on each side per step.
-        seed: The seed of the steps.
-        timeout: Seconds that one call may take; None sets no limit.
-    """
-    source = release if isinstance(release, Source) else Source(release, seed=seed, timeout=timeout)
-    rng = np.random.default_rng(seed)
-
-    def measure_gain(pair: Pair) -> float:
-        return estimate_advantage(*source.draw_both(pair.first, pair.second, releases, rng))
-
-    best, height = start, measure_gain(start)
-    for step in range(rounds):
-        trial = _take_step(best, rng, size=1.0 / (1 + step / 10))
-        trial_height = measure_gain(trial)
-        if trial_height > height:
-            best, height = trial, trial_height
-    if best is start:
-        return start
-    at = _describe_place(best.index, len(best.first))
-    return Pair(best.first, best.second, best.index, f"found by climbing{at}, from: {start.description}")
-
-
-def _take_step(pair: Pair, rng: np.random.Generator, size: float) -> Pair:
-    """Make a nearby pair: turn the record on one side or both, and sometimes another record, or exchange records."""
-    rows = pair.first.astype(np.float64)
-    one, other = rows[pair.index].copy(), pair.second[pair.index].astype(np.float64)
-    which = rng.integers(4)
-    if which in (0, 2):
-        one = _turn(one, rng, size)
-    if which in (1, 2):
-        other = _turn(other, rng, size)
-    if which == 3:
-        one = _turn(one, rng, size)
-        other = -one
-    if len(rows) > 1 and rng.random() < 0.3:
-        place = int(rng.choice(np.delete(np.arange(len(rows)), pair.index)))
-        rows[place] = _turn(rows[place], rng, size)
-    index = int(rng.integers(len(rows))) if rng.random() < 0.2 else pair.index
-    rows[pair.index] = rows[index]
-    return replace_record(rows, index, one, other, pair.description)
-
-
-def _turn(row: NDArray[np.float64], rng: np.random.Generator, size: float) -> NDArray[np.float64]:
-    step = rng.standard_normal(len(row))
-    turned = row + size * step / np.linalg.norm(step)
-    length = float(np.linalg.norm(turned))
-    return np.asarray(turned / length if length > 1e-6 else row)
 
 
 def _check_rows(rows: Any, name: str) -> Rows:

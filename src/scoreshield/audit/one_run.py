@@ -301,7 +301,7 @@ def make_default_guess(output: Any, canary_set: Canaries, query: ArrayLike | Non
         return lambda *_: _score_in_scores(noisy, queries, output.guarantee.score_range, canary_set)
     if not (isinstance(output, np.ndarray) and output.shape == (len(canary_set.rows),) and output.dtype.kind in "fiu"):
         must = "given for this kind of output: a callable guess(output, canaries, slots) that scores each canary"
-        _validation.reject("guess", must, f"None with an output of type {type(output).__name__}")
+        _validation.reject("guess", must, _validation.Words(f"None with an output of type {type(output).__name__}"))
     queries = _check_queries(query, canary_set)
     return lambda *_: _score_in_scores(output[None].astype(np.float64), queries, FULL_RANGE, canary_set)
 
@@ -309,7 +309,7 @@ def make_default_guess(output: Any, canary_set: Canaries, query: ArrayLike | Non
 def _score_in_scores(noisy: Float, queries: Float, bounds: tuple[float, float], canary_set: Canaries) -> Float:
     if noisy.shape != (len(queries), len(canary_set.rows)):
         must = f"the {len(noisy)} that were answered, over {noisy.shape[1]} records"
-        _validation.reject("query", must, f"{len(queries)} over {len(canary_set.rows)}")
+        _validation.reject("query", must, _validation.Words(f"{len(queries)} over {len(canary_set.rows)}"))
     a = np.clip(canary_set.inside @ queries.T, *bounds)
     b = np.clip(canary_set.outside @ queries.T, *bounds)
     return _sum_traces(noisy[:, canary_set.slots].T, a, b)

@@ -7,9 +7,12 @@ is repeated inside one call, which has the same law. Any other callable is calle
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
-from scoreshield._loading import describe_error
+from scoreshield.audit.encoding import Failure, prepare_output
+from scoreshield.audit.plain_values import is_a, make_failure
 from scoreshield.audit.statistics import KnownLaw
-from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.audit.targets import TargetError
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.mechanisms import Regime
 from scoreshield.privacy.tails import AnchoredWindows
@@ -40,15 +45,16 @@ from scoreshield.releases.results import (
 )
 
 Float = NDArray[np.float64]
-#: The least and the most outputs of one bulk call where two collections take turns, and after how many turns both have
-#: had equally many.
-_TURN, _TURNS = (32, 2000), 8
+#: The least and the most outputs of one bulk call where two collections take turns.
+_TURN = (32, 2000)
+#: How often the first call is made before its failure ends the audit.
+_TRIES = 16
 #: About how many rows one repeated call has.
 _BLOCK = 1 << 20
 
 
 class Source:
-    """A release under audit, which draws outputs of a collection as rows of numbers.
+    """A release under audit, which draws outputs of a collection.
 
     Args:
         release: A callable from an (n, d) array to an output. It gets `rng=` and `repeats=` where it has such
@@ -56,6 +62,10 @@ class Source:
         seed: The seed of the generator that the callable gets. None passes no generator; ScoreShield releases then use
             the secure sampler.
         timeout: Seconds that one call may take; None sets no limit.
+
+    Attributes:
+        calls: How many outputs were drawn.
+        end: When the time is up, by `time.perf_counter`. Outputs that are not drawn by then are left out.
     """
 
     def __init__(self, release: Callable[..., Any], *, seed: int | None, timeout: float | None) -> None:
@@ -67,80 +77,155 @@ class Source:
         self._repeats = "repeats" in names - set(bound)
         self._tiled = _choose_cutting(release)
         self._worker = None if timeout is None else _Worker(timeout)
-        self._width: int | None = None
+        self._is_single = False
+        self.calls = 0
+        self.end = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.perf_counter() >= self.end
 
     @property
     def is_bulk(self) -> bool:
         """Whether one call draws many outputs."""
-        return self._repeats or self._tiled is not None
+        return self._trusts_repeats or self._tiled is not None
+
+    @property
+    def takes_repeats(self) -> bool:
+        """Whether the callable returns many outputs at once by its own `repeats` argument."""
+        return self._repeats
+
+    @property
+    def _trusts_repeats(self) -> bool:
+        return self._repeats and not self._is_single
+
+    def draw_singly(self) -> bool:
+        """From now on, draw one output per call where the callable takes `repeats`, which may not keep its contract.
+
+        Returns:
+            Whether this changes anything.
+        """
+        was_single, self._is_single = self._is_single, True
+        return self._repeats and not was_single
+
+    def with_query(self, query: Any) -> Source | None:
+        """Return a source of the same release that answers another query; None where it takes no query."""
+        release = self._release
+        if isinstance(release, partial) and "query" in release.keywords:
+            changed: Any = partial(release, query=query)
+        elif hasattr(release, "with_query"):
+            changed = release.with_query(query)
+        else:
+            return None
+        other = copy.copy(self)
+        other._release = changed
+        other._tiled = _choose_cutting(changed)
+        return other
 
     def draw_one(self, rows: Any) -> Any:
-        """Draw one output, as the callable returns it."""
-        output = self._call(rows, {"repeats": 1} if self._repeats else {})
+        """Draw one output, as the callable returns it.
+
+        Raises:
+            InvalidInput: The release fails several times in a row.
+        """
+        for _ in range(_TRIES):  # an honest release may fail now and then
+            self.calls += 1
+            output = self._call(rows, {"repeats": 1} if self._repeats else {})
+            if not is_a(output, Failure):
+                break
+        if is_a(output, Failure):
+            raise InvalidInput(
+                f"The release under audit raised {output.kind} ({output.message}) on a collection of shape "
+                f"{rows.shape}; it must return an output for every collection of unit rows."
+            )
         return output[0] if self._repeats and hasattr(output, "__getitem__") and len(output) == 1 else output
 
-    def draw(self, rows: Any, count: int) -> Float:
-        """Draw `count` independent outputs, one per row."""
-        if self._repeats:
-            outputs = self._check_bulk(self._call(rows, {"repeats": count}), count)
-        elif self._tiled is not None:
-            parts, size = [], max(1, _BLOCK // len(rows))
-            for start in range(0, count, size):
-                times = min(size, count - start)
-                parts.append(self._tiled(self._call(np.tile(rows, (times, 1)), {}), times))
-            outputs = np.concatenate(parts)
-        else:
-            return np.concatenate([self._draw_single(rows) for _ in range(count)])
-        return self._check_finite(outputs)
+    def draw(self, rows: Any, count: int) -> list[Any] | Float:
+        """Draw independent outputs of one collection; an exception is an output too.
 
-    def draw_both(self, first: Any, second: Any, count: int, rng: np.random.Generator) -> tuple[Float, Float]:
-        """Draw `count` outputs of each collection, in a random order.
-
-        A release may change while it is audited: it counts its calls, warms up, or alternates between machines. If one
-        collection were always first, such a change would look like a leak. After every few calls, both collections have
-        had equally many turns. A bulk call counts as one turn, and draws only a small part of the outputs.
+        Returns:
+            A matrix with one row per output for releases in bulk, otherwise a list of `count` outputs.
         """
-        size = int(np.clip(count // 12, *_TURN)) if self.is_bulk else 1
-        sides: tuple[list[Float], list[Float]] = ([], [])
-        for start in range(0, count, _TURNS * size):
-            sizes = [min(size, count - begin) for begin in range(start, min(start + _TURNS * size, count), size)]
-            left = [iter(sizes), iter(sizes)]
-            for side in rng.permutation(np.repeat([0, 1], len(sizes))):
-                rows = (first, second)[side]
-                drawn = self.draw(rows, next(left[side])) if self.is_bulk else self._draw_single(rows)
-                sides[side].append(drawn)
-        one, other = (np.concatenate(side) for side in sides)
-        return one, other
+        if not self.is_bulk:
+            return self._draw_singles([rows] * count)
+        self.calls += count
+        if self._trusts_repeats:
+            drawn = self._call(rows, {"repeats": count})
+            return [drawn] * count if is_a(drawn, Failure) else self._check_bulk(drawn, count)
+        assert self._tiled is not None
+        parts, size = [], max(1, _BLOCK // len(rows))
+        for start in range(0, count, size):
+            times = min(size, count - start)
+            output = self._call(np.tile(rows, (times, 1)), {})
+            if is_a(output, Failure):
+                return [output] * count
+            parts.append(self._tiled(output, times))
+        return np.concatenate(parts)
 
-    def _draw_single(self, rows: Any) -> Float:
-        return self._check_finite(self._flatten(self._call(rows, {}), len(rows))[None])
+    def draw_sides(self, first: Any, second: Any, sides: NDArray[np.bool_]) -> list[Any] | Float:
+        """Draw one output for each side, in this order: of the first collection where it is True, else of the second.
+
+        Releases in bulk take turns, a part of each side at a time.
+        """
+        if not self.is_bulk:
+            return self._draw_singles([first if side else second for side in sides])
+        rows: Float | None = None
+        failures: dict[int, Any] = {}
+        size = int(np.clip(len(sides) // 24, *_TURN))
+        turns = [(side, part) for side in (True, False) for part in _cut(np.flatnonzero(sides == side), size)]
+        for number in np.random.default_rng(len(sides)).permutation(len(turns)):
+            side, part = turns[number]
+            drawn = self.draw(first if side else second, len(part))
+            if not isinstance(drawn, np.ndarray):
+                failures |= dict.fromkeys(part.tolist(), drawn[0])
+                continue
+            rows = np.empty((len(sides), drawn.shape[1])) if rows is None else rows
+            if rows.shape[1] != drawn.shape[1]:
+                raise InvalidInput("The release under audit changed the shape of its outputs between calls.")
+            rows[part] = drawn
+        if failures:
+            return [
+                failures[place] if place in failures or rows is None else rows[place] for place in range(len(sides))
+            ]
+        return np.empty((0, 1)) if rows is None else rows
+
+    def _draw_singles(self, collections: list[Any]) -> list[Any]:
+        """Draw one output of each collection, in order, until the time is up."""
+
+        def draw() -> list[Any]:
+            outputs = []
+            for rows in collections:
+                output = self._call_once(rows, {"repeats": 1} if self._repeats else {})
+                if self._repeats and not is_a(output, Failure):
+                    output = self._check_bulk(output, 1)[0]
+                is_release = is_a(output, Release)
+                outputs.append(flatten_release(output, len(rows)) if is_release else prepare_output(output, len(rows)))
+                if self._worker is not None:
+                    self._worker.calls += 1
+                if self.is_late:
+                    break
+            return outputs
+
+        outputs: list[Any] = draw() if self._worker is None else self._worker.run(draw)
+        self.calls += len(outputs)
+        return outputs
 
     def _call(self, rows: Any, further: dict[str, Any]) -> Any:
-        def call() -> Any:
-            try:
-                return self._release(rows, **self._rng, **further)
-            except ScoreShieldError:
-                raise
-            except BaseException as error:  # the release is not our code; it may even call sys.exit()
-                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                    raise  # the user pressed Ctrl-C; in another thread only the release itself can raise it
-                raise InvalidInput(
-                    f"The release under audit raised {type(error).__name__} ({describe_error(error)}) on a collection "
-                    f"of shape {rows.shape}; it must return an output for every collection of unit rows."
-                ) from error
+        if self._worker is None:
+            return self._call_once(rows, further)
+        return self._worker.run(lambda: self._call_once(rows, further))
 
-        return call() if self._worker is None else self._worker.run(call)
-
-    def _flatten(self, output: Any, records: int) -> Float:
-        vector = flatten_output(output, records)
-        if self._width is None:
-            self._width = len(vector)
-        if len(vector) != self._width:
-            raise InvalidInput(
-                f"The release under audit returned {len(vector)} numbers after {self._width} before; every output must "
-                "have one shape (a varying choice of records can be returned as a set of their positions)."
-            )
-        return vector
+    def _call_once(self, rows: Any, further: dict[str, Any]) -> Any:
+        try:
+            # A release may change its argument, which must not reach the next call.
+            return self._release(rows.copy(), **self._rng, **further)
+        except TargetError:
+            raise
+        except BaseException as error:  # the release is not our code; it may even call sys.exit()
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # the user pressed Ctrl-C; in another thread only the release itself can raise it
+            return make_failure(error)
 
     def _check_bulk(self, output: Any, count: int) -> Float:
         array = _validation.check_array(output, "output", "an array of one output per row")
@@ -151,70 +236,49 @@ class Source:
             )
         return array.reshape(count, -1).astype(np.float64)
 
-    def _check_finite(self, outputs: Float) -> Float:
-        bad = ~np.isfinite(outputs).all(axis=1)
-        if bad.any():
-            raise InvalidInput(
-                f"The release under audit returned a NaN or an infinity in {bad.sum()} of {len(outputs)} outputs; "
-                "every output must be finite numbers."
-            )
-        return outputs
+
+def _cut(positions: NDArray[np.intp], size: int) -> list[NDArray[np.intp]]:
+    return [positions[start : start + size] for start in range(0, len(positions), size)]
 
 
 class _Worker:
-    """Runs calls one after the other in its own thread, so that the audit can leave a call that hangs."""
+    """Runs jobs one after the other in its own thread, so that the audit can leave a call that hangs.
+
+    A job may make many calls, and counts them; only a call that takes longer than the limit ends the audit.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = _validation.check_positive(timeout, "timeout")
-        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self.calls = 0
+        self._jobs: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def run(self, call: Callable[[], Any]) -> Any:
-        self._calls.put(call)
-        try:
-            answer, error = self._answers.get(timeout=self.timeout)
-        except queue.Empty:
-            raise InvalidInput(
-                f"The release under audit did not return within {self.timeout:g} seconds; give it a longer timeout, or "
-                "a smaller collection."
-            ) from None
+    def run(self, job: Callable[[], Any]) -> Any:
+        self._jobs.put(job)
+        while True:
+            before = self.calls
+            try:
+                answer, error = self._answers.get(timeout=self.timeout)
+                break
+            except queue.Empty:
+                if self.calls != before:
+                    continue
+                raise InvalidInput(
+                    f"The release under audit did not return within {self.timeout:g} seconds; give it a longer "
+                    "timeout, or a smaller collection."
+                ) from None
         if error is not None:
             raise error
         return answer
 
     def _serve(self) -> None:
         while True:
-            call = self._calls.get()
+            job = self._jobs.get()
             try:
-                self._answers.put((call(), None))
+                self._answers.put((job(), None))
             except BaseException as error:  # also sys.exit(); the caller raises it
                 self._answers.put((None, error))
-
-
-def flatten_output(output: Any, records: int) -> Float:
-    """Convert one output to a flat row of numbers; a set of positions becomes one bit per record."""
-    if isinstance(output, Release):
-        return _flatten_release(output, records)
-    if isinstance(output, set | frozenset):
-        bits = np.zeros(records)
-        for place in output:
-            if isinstance(place, bool) or not isinstance(place, int | np.integer) or not 0 <= place < records:
-                raise InvalidInput(f"A set that a release returns must hold positions from 0 to {records - 1}.")
-            bits[int(place)] = 1.0
-        return bits
-    if isinstance(output, tuple | list) and any(isinstance(part, np.ndarray | Release | set) for part in output):
-        return np.concatenate([flatten_output(part, records) for part in output])
-    try:
-        array = _validation.to_array(output)
-    except (TypeError, ValueError):
-        array = np.empty(0, dtype=object)
-    if array.dtype.kind not in "fiub" or not array.size:
-        raise InvalidInput(
-            "The release under audit must return numbers, an array of them, a set of positions or a ScoreShield "
-            f"release. Got {_describe_output(output)}."
-        )
-    return array.astype(np.float64).ravel()
 
 
 def find_noise_law(output: Any) -> tuple[KnownLaw | None, int]:
@@ -223,7 +287,7 @@ def find_noise_law(output: Any) -> tuple[KnownLaw | None, int]:
     Returns:
         The law or None, and how many leading numbers of the flat output carry it.
     """
-    law = output.guarantee.noise if isinstance(output, Release) else None
+    law = output.guarantee.noise if is_a(output, Release) else None
     if not isinstance(law, KnownLaw):
         return None, 0
     match output:
@@ -238,17 +302,19 @@ def find_noise_law(output: Any) -> tuple[KnownLaw | None, int]:
 
 def classify_output(output: Any, records: int) -> Regime:
     """Find out what is released, by the type or the shape of an output."""
-    if isinstance(output, Release):
-        return output.guarantee.regime
-    if isinstance(output, set | frozenset):
+    if is_a(output, Release):
+        regime: Regime = output.guarantee.regime
+        return regime
+    if is_a(output, set) or is_a(output, frozenset):
         return "matches"
-    shape = np.shape(output) if isinstance(output, np.ndarray) else ()
+    shape: tuple[int, ...] = output.shape if is_a(output, np.ndarray) else ()
     if shape == (records, records) and records > 1:
         return "gram"
     return "index" if len(shape) == 2 and shape[0] == records else "scores"
 
 
-def _flatten_release(output: Release, records: int) -> Float:
+def flatten_release(output: Release, records: int) -> Float:
+    """Convert a ScoreShield release to a flat row of numbers."""
     match output:
         case ScoreRelease():
             return output.noisy.ravel()
@@ -335,7 +401,3 @@ def _spread_names(output: BatchRelease) -> Float:
     records, places = np.nonzero(output.names >= 0)
     spread[records, output.names[records, places]] = output.levels[records, places] + 1.0
     return spread
-
-
-def _describe_output(output: Any) -> str:
-    return "nothing" if output is None else f"a {type(output).__name__}"

@@ -12,16 +12,28 @@ from numpy.typing import NDArray
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_inside_unit, validate
 from scoreshield._views import Columns, NotebookObject, ObjectSummary
-from scoreshield.audit.bounds import ASSUMING, MOST_RELEASES, releases_needed
+from scoreshield.audit.bounds import ASSUMING
 from scoreshield.audit.claims import Claim, check_nonnegative
+from scoreshield.audit.power import find_least_releases
 from scoreshield.errors import InvalidInput
 
 Float = NDArray[np.float64]
-CheckName = Literal["trade-off curve", "low bits", "noise in every direction", "fresh noise", "noise scale"]
+CheckName = Literal[
+    "amount of noise",
+    "low bits",
+    "noise in every direction",
+    "fresh noise",
+    "form of the output",
+    "several calls",
+    "noise scale",
+    "rows of other lengths",
+]
 
 #: The most points of the trade-off curve and bins of the histogram of a result.
 POINTS = 512
 BINS = 60
+#: The check whose failure is a finding of its own.
+ROWS_CHECK: CheckName = "rows of other lengths"
 #: The power that `AuditResult.detectable` is for.
 POWER = 0.9
 _ARRAYS = ("fpr", "tpr", "edges", "counts_in", "counts_out")
@@ -34,13 +46,13 @@ class AuditCheck:
 
     Attributes:
         name: What was checked; a `CheckName` in results of this version.
-        passed: Whether the claim passed the check.
+        passed: Whether the claim passed the check; None where it was not tested.
         detail: What was found, in words.
         epsilon: For the noise scale: the least epsilon of Gaussian noise with the measured scale. It is not saved.
     """
 
     name: str
-    passed: bool
+    passed: bool | None
     detail: str
     epsilon: float | None = None
 
@@ -71,6 +83,9 @@ class AuditResult(NotebookObject):
         seconds: How long the audit took.
         canaries: How many coins an audit of one release tossed; 0 where releases were compared.
         assuming: What `detectable` assumes, in words that follow "if".
+        calls: How many outputs were drawn in all, for all pairs; 0 where that is unknown.
+        pairs: How many pairs of collections were tried; 0 where that is unknown.
+        composed: How many times the claim one output of the pictured pair may spend: 2 for two queries in a row.
     """
 
     name: str
@@ -93,6 +108,9 @@ class AuditResult(NotebookObject):
     seconds: float
     canaries: int = 0
     assuming: str = ASSUMING
+    calls: int = 0
+    pairs: int = 0
+    composed: int = 1
 
     @validate()
     def __post_init__(self) -> None:
@@ -102,7 +120,9 @@ class AuditResult(NotebookObject):
         if not isinstance(self.claim, Claim):
             _validation.reject("claim", "a Claim", self.claim)
         check_count(self.releases, "releases")
-        check_count(self.canaries, "canaries", least=0)
+        for name in ("canaries", "calls", "pairs"):
+            check_count(getattr(self, name), name, least=0)
+        check_count(self.composed, "composed")
         check_inside_unit(self.confidence, "confidence")
         for name in ("epsilon_lower", "seconds"):
             check_nonnegative(getattr(self, name), name)
@@ -127,37 +147,74 @@ class AuditResult(NotebookObject):
 
     @property
     def broken(self) -> bool:
-        """Whether the claim is broken: the bound is above it, or a check failed."""
-        return self.epsilon_lower > self.claim.epsilon or any(not check.passed for check in self.checks)
+        """Whether the claim is broken for unit rows: the bound is above it, or a check failed."""
+        return self.epsilon_lower > self.claim.epsilon or any(
+            check.passed is False and check.name != ROWS_CHECK for check in self.checks
+        )
+
+    @property
+    def broken_by_rows(self) -> bool:
+        """Whether the claim is broken for rows that are not unit vectors, and for no others."""
+        return not self.broken and any(check.passed is False for check in self.checks)
 
     @property
     def verdict(self) -> str:
-        """The result in one sentence."""
+        """The result in one sentence, or a few."""
         if self.broken:
             return f"The claim is broken: {'; '.join(self._list_reasons())}."
         effort = self._describe_effort()
-        if math.isinf(self.detectable):
+        if self.broken_by_rows:
+            return (
+                f"No violation found for unit rows with {effort}, but the claim is broken for other rows: "
+                f"{'; '.join(self._list_details())}. Normalise or clamp rows, or claim it for unit rows alone."
+            )
+        if self.is_inconclusive:
             return (
                 f"No violation found, but {effort} cannot raise the bound above {self.claim.epsilon:g}, even if "
-                f"everything leaks{self._describe_missing()}; this is evidence, not proof."
+                f"everything leaks{self._describe_missing()}."
+            )
+        if self.canaries:
+            return (
+                f"No violation found: with {effort} a true epsilon of {_round_up(self.detectable)} or more would have "
+                f"been found with probability {POWER:.0%}".replace("%", " %")
+                + f" if {self.assuming}; this is evidence, not proof."
             )
         return (
-            f"No violation found: with {effort} a true epsilon of {_round_up(self.detectable)} or more would have been "
-            f"found with probability {POWER:.0%}".replace("%", " %")
-            + f" if {self.assuming}; this is evidence, not proof."
+            f"No violation found with {effort}. The checks say what size of each fault would have been found, and what "
+            "was not tested. Smaller faults may be there; this is evidence, not proof."
         )
 
     def _describe_missing(self) -> str:
         """Describe how many releases would suffice, where a larger number would."""
         if self.canaries:
             return ""
-        needed = releases_needed(self.claim.epsilon, self.claim.delta, self.confidence)
-        if needed > MOST_RELEASES:
+        needed = find_least_releases(self.claim, self.confidence)
+        if math.isinf(needed):
             return "; no feasible number of releases can"
         return f" (at least {needed:,.0f} on each side would be needed)" if self.releases < needed else ""
 
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether nothing was found, and the outputs were too few to find anything."""
+        return not (self.broken or self.broken_by_rows) and math.isinf(self.detectable) and not self._has_power
+
+    @property
+    def _has_power(self) -> bool:
+        """Whether a check passed that could have failed."""
+        return bool(self.calls) and any(check.passed and check.name != ROWS_CHECK for check in self.checks)
+
+    @property
+    def pictured_claim(self) -> Claim:
+        """The claim about one output of the pictured pair: composed, where an output is several answers."""
+        if self.composed == 1:
+            return self.claim
+        return Claim(self.composed * self.claim.epsilon, min(1 - 1e-12, self.composed * self.claim.delta))
+
+    def _list_details(self) -> list[str]:
+        return [check.detail for check in self.checks if check.passed is False]
+
     def _list_reasons(self) -> list[str]:
-        reasons = [f"check '{check.name}' failed ({check.detail})" for check in self.checks if not check.passed]
+        reasons = [f"{check.name}: {check.detail}" for check in self.checks if check.passed is False]
         if self.epsilon_lower > self.claim.epsilon:
             reasons.insert(
                 0,
@@ -170,6 +227,9 @@ class AuditResult(NotebookObject):
     def _describe_effort(self) -> str:
         if self.canaries:
             return f"one release and {self.canaries:,} canaries"
+        if self.calls:
+            pairs = f"{self.pairs:,} pairs" if self.pairs != 1 else "1 pair"
+            return f"{self.calls:,} outputs of {pairs} of neighbouring collections"
         return f"{self.releases:,} releases" if self.releases != 1 else "1 release"
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,11 +247,13 @@ class AuditResult(NotebookObject):
     def from_dict(cls, data: Any) -> AuditResult:
         """Read what `to_dict` wrote. The result is equal; the verdict is computed again."""
         try:
-            given = {field.name: data[field.name] for field in fields(cls) if field.name != "assuming"}
-            given["assuming"] = data.get("assuming", ASSUMING)  # older results do not have it
+            newer = {"assuming": ASSUMING, "calls": 0, "pairs": 0, "composed": 1}  # older results do not have them
+            given = {field.name: data[field.name] for field in fields(cls) if field.name not in newer}
+            given |= {name: data.get(name, value) for name, value in newer.items()}
             given["claim"] = Claim.from_dict(given["claim"])
             given["checks"] = tuple(
-                AuditCheck(str(c["name"]), bool(c["passed"]), str(c["detail"])) for c in given["checks"]
+                AuditCheck(str(c["name"]), None if c["passed"] is None else bool(c["passed"]), str(c["detail"]))
+                for c in given["checks"]
             )
             given["detectable"] = math.inf if given["detectable"] is None else given["detectable"]
             return cls(**given)
@@ -216,14 +278,19 @@ class AuditResult(NotebookObject):
             f"  statistic        {self.statistic}",
             f"  neighbours       {self.neighbours}",
         ]
-        lines += [f"  {'passed' if c.passed else 'FAILED'}           {c.name}: {c.detail}" for c in self.checks]
+        lines += [f"  {describe_outcome(c.passed):<16} {c.name}: {c.detail}" for c in self.checks]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return (
-            f"<AuditResult of {self.name[:80]}: {'BROKEN' if self.broken else 'no violation found'}, epsilon at least "
+            f"<AuditResult of {self.name[:80]}: {self._describe_short()}, epsilon at least "
             f"{_round_down(self.epsilon_lower)} where {self.claim.epsilon:g} was claimed, {self._describe_effort()}>"
         )
+
+    def _describe_short(self) -> str:
+        if self.broken:
+            return "BROKEN"
+        return "broken for rows of other lengths" if self.broken_by_rows else "no violation found"
 
     def _summarise(self) -> ObjectSummary:
         facts = {
@@ -245,10 +312,15 @@ class AuditResult(NotebookObject):
         bound = f"at least {_round_down(self.epsilon_lower)}, where {self.claim.epsilon:g} was claimed"
         return {
             "check": names,
-            "result": ["passed" if one else "FAILED" for one in passed],
+            "result": [describe_outcome(one) for one in passed],
             "detail": [bound, *(check.detail for check in self.checks)],
             "passed": passed,
         }
+
+
+def describe_outcome(passed: bool | None) -> str:
+    """Describe the outcome of a check."""
+    return "not tested" if passed is None else "nothing found" if passed else "FAILED"
 
 
 def _format_interval(triple: tuple[float, float, float]) -> str:

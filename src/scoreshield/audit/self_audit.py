@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ from scipy.stats import logistic
 
 from scoreshield._types import Rng
 from scoreshield.audit.claims import Claim
-from scoreshield.audit.engine import audit, find_least_releases
+from scoreshield.audit.engine import audit
 from scoreshield.audit.neighbours import Pair, drift_pair, replace_record, worst_pairs
 from scoreshield.audit.outputs import Source
+from scoreshield.audit.power import find_least_releases
 from scoreshield.audit.result import AuditResult
 from scoreshield.audit.targets import ReleaseFunction
 from scoreshield.geometry.denoise import METHODS as DENOISERS
@@ -212,7 +213,7 @@ class UpdateRun:
     release: partial[Any]
 
     def make_versions(self, rows: NDArray[Any], rng: Rng = None) -> tuple[IndexVersion, IndexVersion]:
-        generator = None if rng is None else np.random.default_rng(rng)
+        generator = None if rng is None else np.random.default_rng(cast("int | np.random.Generator", rng))
         first = self.release(rows, changes="public", ids=range(len(rows)), rng=generator)
         return first, first.update(changed=([0], rows[:1]), rng=generator)
 

@@ -1,14 +1,18 @@
-"""Test statistics: from an output to one number that is larger where the first collection made the output.
+"""Test statistics: from outputs to one number each, larger where the first collection seems to have made the output.
 
-Each statistic is fitted on outputs that the bound does not use, so the choice of a statistic costs no confidence.
+Outputs are rows of numbers, see `scoreshield.audit.encoding`. Each statistic is fitted on outputs that are not played
+on, so the choice of a statistic costs no confidence.
 
 * `likelihood`: Σ ln f(x_j - a_j) - ln f(x_j - b_j) over the entries that move from a to b, with the
   density f of the noise that the release's guarantee names. By Neyman & Pearson no test is better.
 * `linear`: Fisher's discriminant, for noise of any law that entries may share.
 * `table`: a likelihood ratio from histograms of each entry. It finds moved bins, changed widths, and values that one
-  side never takes. On the exponents of the lowest set bits it is the `low bits` test of Mironov (2012).
-* `noiseless`: the combination of entries that has no noise and still moves, where there is one.
-* `membership`: the changed record's own entry. `classifier`: gradient-boosted trees (after Bichsel et al. 2021).
+  side never takes; values that repeat have bins of their own. On the exponents of the lowest set bits it is the
+  `low bits` test of Mironov (2012), on forms and orders the `form` test.
+* `summaries`: such a table of the sum, the largest entries, their places and their distance.
+* `noiseless`: the combination of entries, or of their logarithms, that has no noise and still moves.
+* `sometimes noiseless`: two entries whose weighted difference has no noise in a share of the outputs.
+* `classifier`: gradient-boosted trees (after Bichsel et al. 2021).
 * repeated outputs: whether an output occurred before, on one of the two collections only.
 """
 
@@ -17,13 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.decisions.confidence import compute_area
-from scoreshield.errors import InvalidInput
 from scoreshield.privacy.noise import CustomNoise, GaussianNoise, LaplaceNoise, StaircaseNoise
 
 Float = NDArray[np.float64]
@@ -31,22 +34,35 @@ Keys = NDArray[np.uint64]
 #: Noise laws whose density is known here.
 KnownLaw = GaussianNoise | LaplaceNoise | StaircaseNoise | CustomNoise
 
-StatisticName = Literal["auto", "likelihood", "linear", "table", "membership", "classifier"]
-STATISTICS: tuple[StatisticName, ...] = get_args(StatisticName)
 #: The most rows of each side that a table or a classifier is fitted on.
 _TABLE_ROWS, _CLASSIFIER_ROWS = 50_000, 5_000
 #: The most entries that a table sums over, and the most bins of each.
 _TABLE_COLUMNS, _BINS = 16, 64
-#: The most entries that a quick estimate uses: those that move most.
-_QUICK_COLUMNS = 128
+#: A value that repeats in at least this share of the outputs has a bin of its own, and the most such values.
+_ATOM, _ATOMS = 0.002, 128
+#: The most bins of an entry whose values nearly all repeat.
+_DISCRETE = 2_000
+#: What stands for a missing value and for infinities in a table.
+_MISSING, _INFINITE = -1e300, 1e299
+#: What stands for zero with a sign in a table: the number just below zero.
+_NEGATIVE_ZERO = -5e-324
+#: Sizes beyond which numbers are cut: their sums, or their squares, must not overflow.
+_LARGEST, _LARGEST_SUM = 1e305, 1e150
 #: Digits of a likelihood ratio that are kept.
 _DECIMALS = 9
 #: An eigenvalue of the correlations below this is a direction without noise.
 _NOISELESS = 1e-9
+#: How many rows of each side, and how many entries that move most with how many others, are searched for a weighted
+#: difference that is sometimes without noise.
+SEARCHED_ROWS, _MOVING, _PARTNERS = 300, 2, 12
+#: How many slopes are distinguished, and how many on each side of one it is compared with.
+_SLOPES, _BESIDE = 1 << 14, 8
+#: How many pairs of outputs with the same slope are a sign, and how many standard deviations more than usual.
+_AT_ONE_SLOPE, _FREQUENT = 10, 8.0
+#: How near values without noise lie to each other, relative to the spread of all.
+_NEAR = 2e-4
 #: How many of the entries that move most are used to find correlated entries, where there are too many entries for all.
 _LEADING = 8
-#: Thresholds of `RepeatedOutputs`: between 0 and 1, and between -1 and 0.
-REPEAT_CUTS = (0.5, -0.5)
 #: Odd numbers with well mixed bits, of the 64-bit finaliser by Stafford (his "mix 13").
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -62,27 +78,6 @@ class Statistic(Protocol):
 
 
 @dataclass(frozen=True)
-class OutputFacts:
-    """What is known of the outputs before any is drawn.
-
-    Attributes:
-        law: The noise law of the leading entries, or None where it is unknown.
-        law_entries: How many leading entries carry noise of that law.
-        index: The position of the changed record, or None where no entry belongs to it.
-        is_opaque: Whether nothing is known of the outputs, so that a classifier may find what other statistics miss.
-        is_plain: Whether all entries are clean values plus noise and nothing else, where `law` does not say so.
-        seed: The seed of the classifier.
-    """
-
-    law: KnownLaw | None = None
-    law_entries: int = 0
-    index: int | None = None
-    is_opaque: bool = False
-    is_plain: bool = False
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class _Likelihood:
     law: KnownLaw
     columns: NDArray[np.intp]
@@ -91,7 +86,8 @@ class _Likelihood:
     name: str = "likelihood"
 
     def __call__(self, outputs: Float) -> Float:
-        moved = outputs[:, self.columns]
+        reach = 1e100 * self.law.std  # beyond it, squares would overflow
+        moved = np.clip(outputs[:, self.columns], self.first_centre - reach, self.first_centre + reach)
         first, second = (compute_log_density(self.law, moved - c) for c in (self.first_centre, self.second_centre))
         # Beyond both centres the ratio of pure noise is constant, and rounding errors would scatter it around a cut.
         return np.asarray(np.round((first - second).sum(axis=1), _DECIMALS))
@@ -108,7 +104,7 @@ class _Table:
     def __call__(self, outputs: Float) -> Float:
         total = np.zeros(len(outputs))
         for column, edges, ratios in zip(self.columns, self.edges, self.ratios, strict=True):
-            values = outputs[:, column]
+            values = _make_finite(outputs[:, column])
             values = values if self.transform is None else self.transform(values)
             total += ratios[np.searchsorted(edges, values, side="right")]
         return total
@@ -120,52 +116,31 @@ class _Classifier:
     name: str = "classifier"
 
     def __call__(self, outputs: Float) -> Float:
-        return np.asarray(self.model.decision_function(outputs), dtype=np.float64)
+        return np.asarray(self.model.decision_function(_make_sortable(outputs)), dtype=np.float64)
 
 
-def fit_statistics(name: StatisticName, first: Float, second: Float, facts: OutputFacts) -> list[Statistic]:
-    """Fit the statistics that a name stands for; "auto" stands for all that the outputs allow.
+def fit_likelihood(first: Float, second: Float, law: KnownLaw | None, entries: int) -> Statistic | None:
+    """Fit the log-likelihood ratio of the entries that move, around their estimated clean values.
 
-    Raises:
-        InvalidInput: The named statistic cannot be fitted to these outputs.
+    Args:
+        first: Outputs of the first collection.
+        second: Outputs of the second collection.
+        law: The noise law of the leading entries, where it is known.
+        entries: How many leading entries carry it.
     """
-    makers: dict[str, Callable[[], Statistic | None]] = {
-        "likelihood": lambda: fit_likelihood(first, second, facts),
-        "linear": lambda: fit_linear(first, second),
-        "table": lambda: fit_table(first, second),
-        "membership": lambda: fit_membership(first, facts),
-        "classifier": lambda: fit_classifier(first, second, facts.seed),
-    }
-    if name != "auto":
-        statistic = makers[name]()
-        if statistic is None:
-            why = {
-                "likelihood": "no entry moves, or the outputs do not say the law of their noise",
-                "membership": "the outputs have no entry of the changed record",
-            }.get(name, "nothing moves between the two collections")
-            raise InvalidInput(f"The statistic {name!r} cannot be used here: {why}; use statistic='auto'.")
-        return [statistic]
-    statistics = [makers[choice]() for choice in ("likelihood", "linear", "table")]
-    if facts.is_opaque and first.shape[1] > 1 and _has_sklearn():
-        statistics.append(makers["classifier"]())
-    return [statistic for statistic in statistics if statistic is not None]
-
-
-def fit_likelihood(first: Float, second: Float, facts: OutputFacts) -> Statistic | None:
-    """Fit the log-likelihood ratio of the entries that move, around their estimated clean values."""
-    if facts.law is None:
+    if law is None or not entries:
         return None
-    middle = np.mean if isinstance(facts.law, GaussianNoise) else np.median
-    first_centre, second_centre = (middle(side[:, : facts.law_entries], axis=0) for side in (first, second))
+    middle = np.mean if isinstance(law, GaussianNoise) else np.median
+    first_centre, second_centre = (middle(side[:, :entries], axis=0) for side in (first, second))
     # Means and medians of these laws are within about 1.3 std / sqrt(rows) of the clean value.
-    noise = 1.3 * facts.law.std * math.sqrt(1 / len(first) + 1 / len(second))
+    noise = 1.3 * law.std * math.sqrt(1 / len(first) + 1 / len(second))
     moves = np.abs(first_centre - second_centre)
     if not moves.any():
         return None
     columns = np.flatnonzero(moves > 2 * noise)
     if not len(columns):
         columns = np.array([np.argmax(moves)])
-    return _Likelihood(facts.law, columns, first_centre[columns], second_centre[columns])
+    return _Likelihood(law, columns, first_centre[columns], second_centre[columns])
 
 
 def compute_log_density(law: KnownLaw, x: Float) -> Float:
@@ -190,7 +165,7 @@ def fit_table(
     first, second = first[:_TABLE_ROWS], second[:_TABLE_ROWS]
     tables: list[tuple[float, int, Float, Float]] = []
     for column in range(first.shape[1]):
-        first_values, second_values = first[:, column], second[:, column]
+        first_values, second_values = _make_finite(first[:, column]), _make_finite(second[:, column])
         if transform is not None:
             first_values, second_values = transform(first_values), transform(second_values)
         edges = _find_edges(np.concatenate([first_values, second_values]))
@@ -209,13 +184,31 @@ def fit_table(
     return _Table(columns, edges_, ratios, transform, name)
 
 
+def _make_finite(values: Float) -> Float:
+    """Replace missing and infinite values, and zeros with a sign, which sort like zeros without one."""
+    values = np.nan_to_num(values, nan=_MISSING, posinf=_INFINITE, neginf=-_INFINITE)
+    if not values.all():
+        values[(values == 0) & np.signbit(values)] = _NEGATIVE_ZERO
+    return values
+
+
+def _make_sortable(rows: Float) -> Float:
+    """Replace missing and huge values, which trees cannot sort."""
+    return np.clip(np.nan_to_num(rows, nan=-1e30), -1e30, 1e30)
+
+
 def _find_edges(values: Float) -> Float:
-    """Find the cuts between bins: between all values where they are few, at quantiles where they are many."""
-    distinct = np.unique(values)
-    if len(distinct) > _BINS:
-        bins = int(np.clip(math.sqrt(len(values)) / 2, 8, _BINS))
-        distinct = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1), method="lower"))
-    return distinct[1:]
+    """Find cuts between bins: between all values where they are few, else at quantiles and around repeated values."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= max(_BINS, min(_DISCRETE, len(values) // 3)):
+        return np.asarray(distinct[1:])
+    bins = int(np.clip(math.sqrt(len(values)) / 2, 8, _BINS))
+    cuts = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1), method="lower"))[1:]
+    often = np.flatnonzero(counts >= max(3.0, _ATOM * len(values)))
+    if len(often):
+        atoms = distinct[often[np.argsort(-counts[often], kind="stable")[:_ATOMS]]]
+        cuts = np.unique(np.concatenate([cuts, atoms, np.nextafter(atoms, np.inf)]))
+    return np.asarray(cuts)
 
 
 def _compare_histograms(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
@@ -232,9 +225,10 @@ def fit_low_bits(first: Float, second: Float) -> Statistic | None:
     """Fit a table of the exponents of lowest set bits, where noise that is added in floating point leaves marks.
 
     Returns:
-        The statistic, or None for whole numbers, whose last bits are the output itself.
+        The statistic, or None where there is nothing to read: for whole numbers, whose last bits are the output itself,
+        and where all outputs have the same last bit.
     """
-    if all(np.array_equal(side, np.rint(side)) for side in (first, second)):
+    if all(np.array_equal(side, np.rint(side), equal_nan=True) for side in (first, second)):
         return None
     return fit_table(first, second, transform=find_lowest_bit, name="low bits")
 
@@ -247,50 +241,57 @@ def find_lowest_bit(values: Float) -> Float:
     return np.where(whole == 0, 2048.0, exponent - 53.0 + trailing)
 
 
-def fit_membership(first: Float, facts: OutputFacts) -> Statistic | None:
-    """Select the changed record's own entry; None where there is none."""
-    if facts.index is None or facts.index >= first.shape[1]:
+def fit_classifier(first: Float, second: Float, seed: int = 0) -> Statistic | None:
+    """Fit gradient-boosted trees, for outputs of which nothing is known; None without scikit-learn."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+    except ImportError:
         return None
-    return WeightedSum("membership", np.ones(1), np.array([facts.index]))
-
-
-def fit_classifier(first: Float, second: Float, seed: int = 0) -> Statistic:
-    """Fit gradient-boosted trees, for outputs of which nothing is known."""
-    if not _has_sklearn():
-        raise InvalidInput("The classifier statistic needs the 'tasks' extra: pip install 'scoreshield[tasks]'.")
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
     rows = np.concatenate([first[:_CLASSIFIER_ROWS], second[:_CLASSIFIER_ROWS]])
     sides = np.repeat([1, 0], [min(len(first), _CLASSIFIER_ROWS), min(len(second), _CLASSIFIER_ROWS)])
     model = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=15, early_stopping=False, random_state=seed)
-    return _Classifier(model.fit(rows, sides))
+    return _Classifier(model.fit(_make_sortable(rows), sides))
 
 
-def estimate_advantage(first: Float, second: Float) -> float:
-    """Estimate how well statistics that are fitted on half of the outputs separate the other half.
+@dataclass(frozen=True)
+class _Summaries:
+    """A table of summaries of the entries."""
 
-    Returns:
-        The largest P[in > out] - 1/2 of a few quick statistics.
-    """
-    half = len(first) // 2
-    if first.shape[1] > _QUICK_COLUMNS:  # matrices of all entries would take seconds
-        moves = measure_moves(first[:half], second[:half])
-        columns = np.sort(np.argsort(-moves, kind="stable")[:_QUICK_COLUMNS])
-        first, second = first[:, columns], second[:, columns]
-    gains = [0.0]
-    fit = first[:half], second[:half]
-    for statistic in (fit_linear(*fit), fit_table(*fit), fit_noiseless(*fit)):
-        if statistic is not None:
-            gains.append(compute_area(statistic(first[half:]), statistic(second[half:])) - 0.5)
-    return max(gains)
+    table: Statistic
+    columns: NDArray[np.intp]
+    name: str = "summaries"
+
+    def __call__(self, outputs: Float) -> Float:
+        return self.table(summarise_entries(outputs[:, self.columns]))
 
 
-def _has_sklearn() -> bool:
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def fit_summaries(first: Float, second: Float) -> Statistic | None:
+    """Fit a table of the sum, the largest and smallest entries, their places and their distance."""
+    columns = np.flatnonzero(np.isfinite(first).all(axis=0) & np.isfinite(second).all(axis=0))
+    if len(columns) < 2:
+        return None
+    table = fit_table(*(summarise_entries(side[:, columns]) for side in (first, second)))
+    return None if table is None else _Summaries(table, columns)
+
+
+def summarise_entries(rows: Float) -> Float:
+    """Compute the sum, the three largest and the smallest entry, places, distances, zeros and equal entries."""
+    rows = np.clip(np.nan_to_num(rows, nan=0.0), -_LARGEST, _LARGEST)
+    ordered = np.sort(rows, axis=1)
+    top = ordered[:, -3:][:, ::-1] if rows.shape[1] > 2 else ordered[:, ::-1]
+    return np.column_stack(
+        [
+            rows.sum(axis=1),
+            top,
+            ordered[:, 0],
+            top[:, 0] - top[:, 1],
+            top[:, 0] - ordered[:, 0],
+            rows.argmax(axis=1),
+            rows.argmin(axis=1),
+            (rows == 0).sum(axis=1),
+            (np.diff(ordered, axis=1) == 0).sum(axis=1),
+        ]
+    )
 
 
 # ---- Directions in which outputs move from one collection to the other.
@@ -305,8 +306,22 @@ class WeightedSum:
     columns: NDArray[np.intp]
 
     def __call__(self, outputs: Float) -> Float:
-        # Row by row: equal outputs must give equal numbers, in any batch.
-        return np.asarray(np.vecdot(outputs[:, self.columns], self.weights))
+        # Whether an overflow is reported depends on the processor, so it is not; the sum is cut.
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Row by row: equal outputs must give equal numbers, in any batch.
+            sums = np.vecdot(outputs[:, self.columns], self.weights)
+        return np.asarray(np.clip(np.nan_to_num(sums), -_LARGEST_SUM, _LARGEST_SUM))
+
+
+@dataclass(frozen=True)
+class _OfLogarithms:
+    """A weighted sum of the logarithms of sizes of entries."""
+
+    inner: WeightedSum
+    name: str = "noiseless ratio"
+
+    def __call__(self, outputs: Float) -> Float:
+        return self.inner(_take_logarithms(outputs))
 
 
 @dataclass(frozen=True)
@@ -368,17 +383,137 @@ def fit_noiseless(first: Float, second: Float) -> WeightedSum | None:
     return WeightedSum("noiseless", weights / size / parts.scale, parts.columns) if size > 1e-6 else None
 
 
+@dataclass(frozen=True)
+class _SometimesNoiseless:
+    """Whether a weighted difference of two entries is the value that one side has without noise: 1, -1, or 0."""
+
+    difference: WeightedSum
+    values: tuple[float, float]
+    reach: float
+    name: str = "sometimes noiseless"
+
+    def __call__(self, outputs: Float) -> Float:
+        found = self.difference(outputs)
+        first, second = (np.abs(found - value) <= self.reach for value in self.values)
+        return first.astype(np.float64) - second
+
+
+def fit_sometimes_noiseless(first: Float, second: Float) -> Statistic | None:
+    """Fit a weighted difference of two entries that has no noise in a share of the outputs, and moves.
+
+    The line through two such outputs of one side has a fixed slope. Lines through other outputs have all slopes. So the
+    slope that many pairs of outputs share is the candidate.
+
+    Returns:
+        The statistic, or None where no slope is frequent, or nothing moves.
+    """
+    sides = first[-SEARCHED_ROWS:], second[-SEARCHED_ROWS:]
+    parts = _standardise(*sides)
+    if parts is None or len(parts.columns) < 2:
+        return None
+    order = np.argsort(-np.abs(parts.moves), kind="stable")
+    best, found = _FREQUENT, None
+    for place, one in enumerate(order[:_MOVING]):
+        for other in order[place + 1 : place + 1 + _PARTNERS]:
+            columns = parts.columns[[one, other]]
+            scaled = [side[:, columns] / parts.scale[[one, other]] for side in sides]
+            excess, slope = _find_frequent_slope(scaled)
+            if excess > best:
+                best, found = excess, (columns, parts.scale[[one, other]], slope)
+    if found is None:
+        return None
+    columns, scale, slope = found
+    difference = WeightedSum("difference", np.array([-slope, 1 - abs(slope)]) / scale, columns)
+    values = [difference(side) for side in sides]
+    reach = _NEAR * float(np.median(np.abs(np.concatenate(values) - np.median(np.concatenate(values)))))
+    centres = _find_mode(values[0], reach), _find_mode(values[1], reach)
+    return _SometimesNoiseless(difference, centres, reach) if abs(centres[0] - centres[1]) > 2 * reach else None
+
+
+@lru_cache(maxsize=8)
+def _list_couples(rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """List all couples of rows."""
+    return np.triu_indices(rows, 1)
+
+
+def _find_frequent_slope(sides: list[Float]) -> tuple[float, float]:
+    """Find the slope that more pairs of outputs of one side have than slopes near it.
+
+    Returns:
+        The excess of that number in its standard deviations, 0 where it is below 10; and u for the slope u / (1 - |u|).
+    """
+    slopes = []
+    for side in sides:
+        one, other = _list_couples(len(side))
+        across, up = (column[one] - column[other] for column in side.T)
+        is_used = (across != 0) & (up != 0)  # a value that one entry repeats is what a table finds
+        across, up = across[is_used], up[is_used]
+        slopes.append((1 + up * np.sign(across) / (np.abs(up) + np.abs(across))) * (_SLOPES / 2))
+    places = np.concatenate(slopes)
+    counts = np.bincount(places.astype(np.int32), minlength=_SLOPES)[:_SLOPES]
+    near = counts[:-1] + counts[1:]  # a slope may lie between two bins
+    sums = np.cumsum(np.pad(near, (_BESIDE + 1, _BESIDE), mode="edge"))
+    expected = (sums[2 * _BESIDE + 1 :] - sums[: -2 * _BESIDE - 1]) / (2 * _BESIDE + 1)
+    excess = np.where(near >= _AT_ONE_SLOPE, (near - expected) / np.sqrt(expected + 1), 0.0)
+    place = int(np.argmax(excess))
+    if not excess[place] > 0:
+        return 0.0, 0.0
+    return float(excess[place]), float(np.median(places[(places >= place) & (places < place + 2)])) * 2 / _SLOPES - 1
+
+
+def _find_mode(values: Float, reach: float) -> float:
+    """Find the value that has most others within reach."""
+    ordered = np.sort(values)
+    ends = np.searchsorted(ordered, ordered + 2 * reach, side="right")
+    start = int(np.argmax(ends - np.arange(len(ordered))))
+    return float(np.median(ordered[start : ends[start]]))
+
+
+def fit_noiseless_ratio(first: Float, second: Float) -> Statistic | None:
+    """Fit `fit_noiseless` to logarithms: ratios of entries lose noise that multiplies them all."""
+    if not all(np.all((side != 0) & np.isfinite(side)) for side in (first, second)):
+        return None
+    inner = fit_noiseless(_take_logarithms(first), _take_logarithms(second))
+    return None if inner is None else _OfLogarithms(inner)
+
+
+def _take_logarithms(rows: Float) -> Float:
+    return np.log(np.maximum(np.abs(rows), 1e-300))
+
+
 def count_searchable_entries(rows: int) -> int:
     """Compute how many entries can be searched for a direction without noise, with this number of rows per side."""
     return max(2, rows // 4)
 
 
 def measure_moves(first: Float, second: Float) -> Float:
-    """Measure how far each entry moves, relative to its spread; 0 for an entry that neither moves nor varies."""
+    """Measure how far each entry moves, relative to its spread.
+
+    A missing value counts as one below all others.
+
+    Returns:
+        One number per entry: 0 where it neither moves nor varies, infinity where it moves and does not vary.
+    """
+    first, second = _fill_missing(first, second)
     moves = np.zeros(first.shape[1])
     if (parts := _standardise(first, second)) is not None:
-        moves[parts.columns] = np.abs(parts.moves)
+        is_constant = np.abs(parts.rows).max(axis=0) <= 1e-6
+        moves[parts.columns] = np.where(is_constant & (parts.moves != 0), np.inf, np.abs(parts.moves))
     return moves
+
+
+def _fill_missing(first: Float, second: Float) -> tuple[Float, Float]:
+    """Put a number below all others of its column in the place of every missing one, and a large one for infinity."""
+    is_known = np.isfinite(first).all(axis=0) & np.isfinite(second).all(axis=0)
+    if is_known.all():
+        return first, second
+    columns = np.flatnonzero(~is_known)
+    rows = np.concatenate([first[:, columns], second[:, columns]])
+    sizes = np.abs(np.where(np.isfinite(rows), rows, 0.0)).max(axis=0) + 1.0
+    rows = np.where(np.isnan(rows), -2 * sizes, np.clip(rows, -3 * sizes, 3 * sizes))
+    first, second = first.copy(), second.copy()
+    first[:, columns], second[:, columns] = rows[: len(first)], rows[len(first) :]
+    return first, second
 
 
 def _select_leading(parts: _StandardEntries, most: int) -> _StandardEntries:
@@ -393,6 +528,8 @@ def _select_leading(parts: _StandardEntries, most: int) -> _StandardEntries:
 
 def _standardise(first: Float, second: Float) -> _StandardEntries | None:
     """Standardise the entries; None where nothing moves."""
+    known = np.isfinite(first).all(axis=0) & np.isfinite(second).all(axis=0)
+    first, second = np.where(known, first, 0.0), np.where(known, second, 0.0)
     peak = np.maximum(np.abs(first).max(axis=0), np.abs(second).max(axis=0))
     peak = np.where(peak > 0, peak, 1.0)  # so that squares neither overflow nor vanish
     one, other = first / peak, second / peak
@@ -404,7 +541,8 @@ def _standardise(first: Float, second: Float) -> _StandardEntries | None:
     columns = np.flatnonzero((spread > 0) | (move != 0))
     if not len(columns) or not move.any():
         return None
-    scale = np.where(quiet, np.abs(move), spread)[columns]
+    # At most 1, so that its product with the largest value does not overflow.
+    scale = np.where(quiet, np.minimum(np.abs(move), 1.0), spread)[columns]
     rows = np.concatenate([side[:, columns] - side[:, columns].mean(axis=0) for side in (one, other)]) / scale
     return _StandardEntries(columns, scale * peak[columns], move[columns] / scale, rows)
 

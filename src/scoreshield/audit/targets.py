@@ -10,10 +10,12 @@ back.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import inspect
 import ipaddress
+import itertools
 import json
 import sys
 import time
@@ -35,13 +37,24 @@ from scoreshield.errors import InvalidInput
 if TYPE_CHECKING:
     from scoreshield.audit.connection import Connection
 
-__all__ = ["Endpoint", "TargetError", "digest_code", "load_function", "read_saved_outputs", "reject_awaitables"]
+__all__ = [
+    "Endpoint",
+    "ReleaseWrapper",
+    "StatusError",
+    "TargetError",
+    "digest_code",
+    "load_function",
+    "read_saved_outputs",
+    "reject_awaitables",
+]
 
 #: From an (n, d) float32 array to an output.
 ReleaseFunction = Callable[..., Any]
 
 #: Statuses of a temporary failure: time-out, too many requests, trouble at the server.
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+#: Statuses of requests that ask wrongly: they say nothing about the collection. Others from 400 to 499 are outputs.
+_WRONG_REQUESTS = (401, 403, 404, 405, 408, 413, 425, 429)
 _EXPLANATIONS = {
     401: "rejects the request because it has no key (status 401)",
     403: "rejects the request (status 403)",
@@ -54,6 +67,8 @@ _EXPLANATIONS = {
 _LARGEST = 64 * 2**20
 #: The longest pause in seconds before a request is repeated.
 _LONGEST_PAUSE = 60.0
+#: The types of JSON numbers, and the most axes of an array.
+_NUMBERS, _MOST_AXES = {bool, int, float}, 32
 #: The longest time-out in seconds, a day.
 _LONGEST_TIMEOUT = 86_400.0
 
@@ -66,15 +81,60 @@ _BAD_URL = (
 
 
 class TargetError(InvalidInput):
-    """The target does not answer, answers with something else than outputs, or rejects a collection."""
+    """The target does not answer, answers with something else than outputs, or rejects every collection."""
 
 
-def _check_vector(value: Any, name: str) -> NDArray[np.float32]:
-    must = "a vector of finite numbers"
-    vector = _validation.check_array(value, name, must)
-    if vector.dtype.kind not in "fiu" or vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+class StatusError(Exception):
+    """A service rejected a collection, after it had answered for others. For an audit this is an output.
+
+    Args:
+        status: The status of its answer, from 400 to 499.
+
+    Attributes:
+        status: That status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class ReleaseWrapper:
+    """A release that is called through another function, such as one that saves its outputs.
+
+    It has a method `with_query` where the release takes a query: the same release of another query, wrapped alike.
+
+    Args:
+        release: The release.
+        wrap: Called with the release and None, or with the release of another query and that query. It returns what is
+            called instead.
+    """
+
+    with_query: Callable[[Any], ReleaseWrapper]
+
+    def __init__(self, release: ReleaseFunction, wrap: Callable[[ReleaseFunction, Any], ReleaseFunction]) -> None:
+        self._call = wrap(release, None)
+        change = _find_query_change(release)
+        if change is not None:
+            self.with_query = lambda query: ReleaseWrapper(change(query), lambda other, _: wrap(other, query))
+
+    def __call__(self, embeddings: NDArray[Any]) -> Any:
+        return self._call(embeddings)
+
+
+def _find_query_change(release: ReleaseFunction) -> Callable[[Any], ReleaseFunction] | None:
+    """Find what makes the same release of another query; None where it takes no query."""
+    if isinstance(release, partial) and "query" in release.keywords:
+        return lambda query: partial(release, query=query)
+    return getattr(release, "with_query", None)
+
+
+def _check_query(value: Any, name: str) -> NDArray[np.float32]:
+    must = "a vector of finite numbers, or a batch of such, one per row"
+    query = _validation.check_array(value, name, must)
+    if query.dtype.kind not in "fiu" or query.ndim not in (1, 2) or not query.size or not np.isfinite(query).all():
         _validation.reject(name, must, value)
-    return vector.astype(np.float32)
+    return query.astype(np.float32)
 
 
 # ---- A Python function.
@@ -87,13 +147,13 @@ def _check_path_of_function(value: Any, name: str) -> str:
     return str(value)
 
 
-@validate(text=_check_path_of_function, query=optional(_check_vector), dimensions=check_count)
+@validate(text=_check_path_of_function, query=optional(_check_query), dimensions=check_count)
 def load_function(text: str, *, query: ArrayLike | None = None, dimensions: int = 8) -> ReleaseFunction:
     """Import the function that `module:function` names, as a program in the working folder would.
 
     Args:
         text: The module and the function.
-        query: Passed as `query=` where the function has a parameter of that name.
+        query: One query, or a batch with one per row. It is passed as `query=` where the function has such a parameter.
         dimensions: The length of the query where the function needs one and none is given. It is the first axis then.
 
     Returns:
@@ -118,23 +178,26 @@ def load_function(text: str, *, query: ArrayLike | None = None, dimensions: int 
         raise InvalidInput(
             f"{text} is asynchronous (async def); wrap it in a plain function that waits for the outcome."
         )
-    return _bind_query(function, query, dimensions)
+    return bind_query(function, query, dimensions)
 
 
 def reject_awaitables(release: ReleaseFunction) -> ReleaseFunction:
     """Wrap a function so that an output which must be awaited raises `TargetError`, and no warning later."""
 
-    def call(embeddings: NDArray[Any]) -> Any:
-        output = release(embeddings)
-        if inspect.iscoroutine(output):
-            output.close()
-        if inspect.isawaitable(output):
-            raise TargetError(
-                "The release under audit is asynchronous; wrap it in a function that waits for the outcome."
-            )
-        return output
+    def wrap(inner: ReleaseFunction, _: Any) -> ReleaseFunction:
+        def call(embeddings: NDArray[Any]) -> Any:
+            output = inner(embeddings)
+            if inspect.iscoroutine(output):
+                output.close()
+            if inspect.isawaitable(output):
+                raise TargetError(
+                    "The release under audit is asynchronous; wrap it in a function that waits for the outcome."
+                )
+            return output
 
-    return call
+        return call
+
+    return ReleaseWrapper(release, wrap)
 
 
 def digest_code(text: str) -> str:
@@ -162,7 +225,8 @@ def _is_asynchronous(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _bind_query(release: ReleaseFunction, query: ArrayLike | None, dimensions: int) -> ReleaseFunction:
+def bind_query(release: ReleaseFunction, query: ArrayLike | None, dimensions: int) -> ReleaseFunction:
+    """Bind the query of a function that has a parameter of that name; without one, the first axis if it is needed."""
     try:
         parameter = inspect.signature(release).parameters.get("query")
     except (TypeError, ValueError):  # compiled functions may have no signature
@@ -279,11 +343,14 @@ def _check_field(value: Any, name: str) -> str:
 
 
 class Endpoint:
-    """A service that takes a collection and a query by POST and answers with scores. A call is one release.
+    """A service that takes a collection and a query by POST and answers with an output. A call is one release.
+
+    The output may be any JSON value. A collection that the service rejects, after it has answered for another one,
+    raises `StatusError`, which an audit takes for an output.
 
     Args:
         url: Its address, http or https.
-        query: Sent with every collection; None sends none.
+        query: One query, or a batch with one per row. It is sent with every collection; None sends none.
         embeddings_field: The name of the collection in the JSON object that is sent.
         query_field: The name of the query in it.
         output_field: The name of the output in the JSON object of the answer. Dots lead into objects within it, as in
@@ -297,8 +364,7 @@ class Endpoint:
         url: The address.
         timeout: The time-out.
         retries: The number of retries.
-        retried: How many requests were repeated so far. The audit sees only the outputs of successful requests: if
-            failures depend on private data, that is a leak that no score shows.
+        has_answered: Whether the service answered with an output before. Set it where an earlier run showed that.
 
     Raises:
         InvalidInput: A setting makes no sense, or httpx is not installed.
@@ -306,7 +372,7 @@ class Endpoint:
 
     @clear_frames_on_error  # the key
     @validate(
-        query=optional(_check_vector),
+        query=optional(_check_query),
         embeddings_field=_check_field,
         query_field=_check_field,
         output_field=_check_field,
@@ -325,7 +391,8 @@ class Endpoint:
         retries: int = 3,
         bearer: str | None = None,
     ) -> None:
-        self.url, self.timeout, self.retries, self.retried = url, timeout, retries, 0
+        self.url, self.timeout, self.retries, self.has_answered = url, timeout, retries, False
+        self._retried, self._others = 0, list[Endpoint]()
         self._parts = _parse_url(url)
         if embeddings_field == query_field:
             _validation.reject("query_field", "another name than embeddings_field", query_field)
@@ -336,18 +403,43 @@ class Endpoint:
         self._headers |= {"Accept-Encoding": "identity"} | _make_authorisation(bearer, self._parts)
         self._connection = _make_connection(url)
 
+    @property
+    def retried(self) -> int:
+        """How many requests were repeated so far, also by endpoints that `with_query` made.
+
+        The audit sees only the outputs of successful requests: if temporary failures depend on private data, that is a
+        leak that no output shows.
+        """
+        return self._retried + sum(other.retried for other in self._others)
+
+    @validate(query=_check_query)
+    def with_query(self, query: ArrayLike) -> Endpoint:
+        """Return an endpoint of the same service that sends another query.
+
+        Both use one connection, because a service that serves one connection at a time would not answer on a second.
+
+        Args:
+            query: One query, or a batch with one per row.
+        """
+        other = copy.copy(self)
+        other._query, other._headers = np.asarray(query).tolist(), dict(self._headers)
+        other._retried, other._others = 0, []
+        self._others.append(other)
+        return other
+
     @validate()
-    def __call__(self, embeddings: ArrayLike) -> NDArray[np.float64]:
+    def __call__(self, embeddings: ArrayLike) -> Any:
         """Draw one release of a collection.
 
         Args:
             embeddings: The collection.
 
         Returns:
-            The numbers of the answer.
+            The output: an array where the answer holds numbers, otherwise its JSON value.
 
         Raises:
-            TargetError: The service does not answer, or not with numbers.
+            TargetError: The service does not answer, or not with an output.
+            StatusError: The service rejects this collection, and has answered for another one before.
         """
         body = self._make_body(embeddings)
         for attempt in range(self.retries + 1):
@@ -360,26 +452,30 @@ class Endpoint:
                 problem = "cannot be reached, or broke the connection off"
             else:
                 if answer.body is None:
-                    self.close()
+                    self._connection.close()
                     raise TargetError(f"{self._describe()} sent more than {_LARGEST // 2**20} MiB for one release.")
                 if 200 <= answer.status < 300:
-                    return self._read_numbers(answer.body)
+                    output = self._read_output(answer.body)
+                    self.has_answered = True
+                    return output
+                if self.has_answered and 400 <= answer.status < 500 and answer.status not in _WRONG_REQUESTS:
+                    raise StatusError(answer.status)
                 problem = _EXPLANATIONS.get(answer.status, f"answered with status {answer.status}")
                 if 300 <= answer.status < 400:
                     problem = f"redirects requests (status {answer.status}), which an audit does not follow"
                 if answer.status not in _TEMPORARY:
-                    self.close()
+                    self._connection.close()
                     raise TargetError(f"{self._describe()} {problem}.")
                 pause = min(max(pause, answer.pause), _LONGEST_PAUSE)
-            self.close()
+            self._connection.close()
             if attempt < self.retries:
-                self.retried += 1
+                self._retried += 1
                 time.sleep(pause)
         tries = "1 try" if not self.retries else f"{self.retries + 1} tries"
         raise TargetError(f"{self._describe()} {problem} ({tries}).")
 
     def close(self) -> None:
-        """Close the connection. A later call opens another one."""
+        """Close the connection, which endpoints of `with_query` share. A later call opens another one."""
         self._connection.close()
 
     def _make_body(self, embeddings: ArrayLike) -> bytes:
@@ -391,7 +487,7 @@ class Endpoint:
             fields[self._query_field] = self._query
         return json.dumps(fields, separators=(",", ":")).encode()
 
-    def _read_numbers(self, body: bytes) -> NDArray[np.float64]:
+    def _read_output(self, body: bytes) -> Any:
         field = self._output_field
         try:
             value = json.loads(body)
@@ -403,18 +499,29 @@ class Endpoint:
                     f"{self._describe()} answered without the field {field!r}; name its field of outputs."
                 )
             value = value[part]
+        if not _holds_numbers(value):
+            return value
         try:
             numbers = np.asarray(value)
-        except (ValueError, OverflowError):  # ragged
-            numbers = np.empty(0, dtype=object)
-        if numbers.dtype.kind not in "fiub" or not numbers.size or not np.isfinite(numbers).all():
-            raise TargetError(
-                f"{self._describe()} answered with a field {field!r} that holds no array of finite numbers."
-            )
-        return numbers.astype(np.float64)
+        except ValueError:  # ragged
+            return value
+        return numbers.astype(np.float64) if numbers.dtype.kind in "fiub" else value
 
     def _describe(self) -> str:
         return f"The endpoint at {self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether a JSON value is a number, or lists of nothing but numbers. NumPy would also convert texts and null."""
+    depth = 0
+    while isinstance(value, list):
+        kinds = set(map(type, value))
+        if kinds != {list}:
+            return bool(kinds) and kinds <= _NUMBERS
+        value, depth = list(itertools.chain.from_iterable(value)), depth + 1
+        if depth > _MOST_AXES:
+            return False
+    return type(value) in _NUMBERS
 
 
 def _make_connection(url: str) -> Connection:

@@ -3,7 +3,8 @@
 They stand for audits that an earlier version began, so they are never made again. The test of golden journals
 resumes copies of them. ``stopped`` is an audit by the command line that a failing target stopped after 300 releases.
 ``result.json`` is the outcome of the same audit without the stop. ``outputs``, ``large`` and ``guaranteed`` hold each
-kind of output that a journal keeps, and end with a line that was cut short. Kept to show what is in them:
+kind of output that a journal kept then, and end with a line that was cut short. ``others`` came later, by
+``journal.open_journal``, from the function ``make_other_outputs`` of the test. Kept to show what is in them:
 
     python tests/audit/golden/make_journals.py FOLDER
 """
