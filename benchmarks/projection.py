@@ -3,23 +3,28 @@
 python benchmarks/projection.py                  (two cores; needs the 'sdp' and 'peers' extras)
 python benchmarks/projection.py --device cuda    (one GPU: sizes, times and peak memory)
 python benchmarks/projection.py --large          (n = 2,552 and 8,192 on the CPU)
+python benchmarks/projection.py --sizes 300 1000 --noises 0.3 20      (old against new solver only)
+
+On a machine that does other work, OMP_NUM_THREADS=1 and CLOCK=cpu measure processor time on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import memory
 import numpy as np
 
 import scoreshield as ss
 
 NOISES = (0.3, 1.0, 5.0, 20.0, 100.0, 1000.0)
+CPU_TIME = os.environ.get("CLOCK") == "cpu"
 SLOW = (0.3, 5.0, 100.0)  # where the paper's method is run beside: a minute each
 
 
@@ -35,9 +40,10 @@ def noisy_gram(n: int, noise: float, seed: int = 0, d: int = 64) -> np.ndarray:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.perf_counter()
+    clock = time.process_time if CPU_TIME else time.perf_counter
+    start = clock()
     result = run()
-    return result, time.perf_counter() - start
+    return result, clock() - start
 
 
 def higham(matrix: np.ndarray, tol: float = 1e-7, limit: int = 5000) -> np.ndarray:
@@ -64,29 +70,72 @@ def corr_nearest(matrix: np.ndarray) -> np.ndarray:
     return found
 
 
-def cpu() -> None:
-    n = 1000
-    print(f"\nn = {n}, one run; times also in units of one eigendecomposition (numpy.linalg.eigh) of the same matrix")
-    print(f"{'noise sd':>9} {'method':<30}{'eigs':>6}{'time':>10}{'eigh':>8}{'distance / nearest':>21}  converged")
-    for noise in NOISES:
-        matrix = noisy_gram(n, noise)
-        unit = min(timed(partial(np.linalg.eigh, matrix))[1] for _ in range(3))
-        nearest = 0.0
-        for method in ("newton", "aap") if noise in SLOW else ("newton",):
-            result, seconds = timed(partial(ss.project_elliptope, matrix, method))
-            nearest = nearest or result.distance
+def measure(run: Callable[[], Any], nbytes: int, repeats: int = 1) -> tuple[Any, float, float]:
+    """Run, and return the result, the shortest time and the peak of the arrays beyond the input, in matrices."""
+    shortest = float("inf")
+    for _ in range(repeats if repeats > 1 else 0):
+        shortest = min(shortest, timed(run)[1])
+    tracemalloc.start()  # the resident memory would not show what is allocated again
+    result, seconds = timed(run)  # a long run is done once; tracing slows short ones down
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return result, seconds if repeats == 1 else shortest, peak / nbytes
+
+
+def compare(sizes: tuple[int, ...], noises: tuple[float, ...], with_newton: bool, seed: int = 0) -> None:
+    """Old and new solver on the same matrices, in units of one eigendecomposition of the same matrix."""
+    print(
+        f"\n{'n':>7}{'noise sd':>9}{'one eigh':>11}{'newton':>10}{'units':>7}{'eigs':>6}{'partial':>11}{'units':>7}"
+        f"{'steps':>7}{'rank':>6}{'peak':>6}{'gap':>10}  proved   difference"
+    )
+    for n in sizes:
+        repeats = 3 if n <= 1000 else 1
+        for noise in noises:
+            matrix = noisy_gram(n, noise, seed)
+            unit = min(timed(partial(np.linalg.eigh, matrix))[1] for _ in range(repeats))
+            found, seconds, peak = measure(partial(ss.project_elliptope, matrix, "partial"), matrix.nbytes, repeats)
+            line = f"{n:>7}{noise:>9g}{unit:>9.2f} s"
+            difference = ""
+            if with_newton:
+                old, old_seconds = timed(partial(ss.project_elliptope, matrix, "newton"))
+                line += f"{old_seconds:>8.2f} s{old_seconds / unit:>7.1f}{old.eigendecompositions:>6}"
+                difference = f"{np.linalg.norm(found.matrix - old.matrix) / np.linalg.norm(old.matrix):.0e}"
+            else:
+                line += f"{'':>10}{'':>7}{'':>6}"
+            rank = 0 if found.factor is None else found.factor.shape[1]
             print(
-                f"{noise:>9g} {result.method:<30}{result.eigendecompositions:>6}{seconds:>8.2f} s{seconds / unit:>8.1f}"
-                f"{result.distance / nearest:>21.9f}  {result.converged}",
+                f"{line}{seconds:>9.2f} s{seconds / unit:>7.2f}{found.iterations:>7}{rank:>6}{peak:>6.1f}"
+                f"{found.gap:>10.0e}  {found.converged!s:<7}  {difference}",
                 flush=True,
             )
+
+
+def cpu() -> None:
+    print("\nOld and new solver, one run; the peak is in matrices beyond the input; the difference of the results is")
+    print("relative to the norm of newton's")
+    compare((300, 1000), (0.3, 1.0, 5.0, 20.0, 100.0, 1000.0), with_newton=True)
+
+    n = 1000
+    print(f"\nn = {n}: the paper's method; times also in units of one eigendecomposition (numpy.linalg.eigh)")
+    print(f"{'noise sd':>9} {'method':<30}{'eigs':>6}{'time':>10}{'eigh':>8}{'distance / nearest':>21}  converged")
+    for noise in SLOW:
+        matrix = noisy_gram(n, noise)
+        unit = min(timed(partial(np.linalg.eigh, matrix))[1] for _ in range(3))
+        nearest = ss.project_elliptope(matrix).distance
+        result, seconds = timed(partial(ss.project_elliptope, matrix, "aap"))
+        print(
+            f"{noise:>9g} {result.method:<30}{result.eigendecompositions:>6}{seconds:>8.2f} s{seconds / unit:>8.1f}"
+            f"{result.distance / nearest:>21.9f}  {result.converged}",
+            flush=True,
+        )
 
     n = 100
     print(f"\nn = {n}, noise sd 1: every method, and what others offer")
     matrix = noisy_gram(n, 1.0)
     nearest = ss.project_elliptope(matrix).distance
     rows: list[tuple[str, Callable[[], np.ndarray]]] = [
-        ("newton", lambda: ss.project_elliptope(matrix).matrix),
+        ("newton", lambda: ss.project_elliptope(matrix, "newton").matrix),
+        ("partial", lambda: ss.project_elliptope(matrix, "partial").matrix),
         ("aap", lambda: ss.project_elliptope(matrix, "aap").matrix),
         ("dykstra", lambda: ss.project_elliptope(matrix, "dykstra").matrix),
         ("Higham 2002", lambda: higham(matrix)),
@@ -101,53 +150,49 @@ def cpu() -> None:
         print(f"{name:<28}{1e3 * seconds:>10.1f} ms   distance / nearest {distance / nearest:.9f}", flush=True)
 
 
-def large() -> None:
-    print(f"\n{'n':>7} {'method':<28}{'eigs':>6}{'time':>10}{'one eigh':>10}{'peak, in matrices':>20}")
-    for n in (2552, 8192):
-        matrix = noisy_gram(n, 1.0)
-        _, unit = timed(partial(np.linalg.eigh, matrix))
-        before = memory.current_memory()
-        memory.reset_peak_memory()
-        result, seconds = timed(partial(ss.project_elliptope, matrix))
-        peak = (memory.peak_memory() - before) / matrix.nbytes
-        print(
-            f"{n:>7} {result.method:<28}{result.eigendecompositions:>6}{seconds:>8.1f} s{unit:>8.1f} s{peak:>20.1f}",
-            flush=True,
-        )
-
-
 def gpu(device: str) -> None:
     import torch
 
-    print(f"\n{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}, float64, noise sd 1")
-    print(f"{'n':>7} {'method':<28}{'eigs':>6}{'time':>10}{'one eigh':>10}{'peak':>10}  converged")
-    ss.project_elliptope(noisy_gram(256, 1.0), device=device)  # wake the device up
-    for n, methods in ((2048, ("newton",)), (2552, ("newton", "aap")), (8192, ("newton",)), (16_384, ("newton",))):
-        matrix = noisy_gram(n, 1.0)
-        there = torch.from_numpy(matrix).to(device)
-        _, unit = timed(lambda there=there: (torch.linalg.eigh(there), torch.cuda.synchronize()))
-        del there
-        for method in methods:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            result, seconds = timed(partial(ss.project_elliptope, matrix, method, device=device))
-            peak = torch.cuda.max_memory_allocated() / 2**30
-            print(
-                f"{n:>7} {result.method:<28}{result.eigendecompositions:>6}{seconds:>8.2f} s"
-                f"{unit:>8.2f} s{peak:>6.1f} GiB  {result.converged}",
-                flush=True,
-            )
+    print(f"\n{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}, float64")
+    print(
+        f"{'n':>7}{'noise sd':>9} {'method':<26}{'eigs':>6}{'time':>10}{'one eigh':>10}{'units':>7}{'peak':>12}  proved"
+    )
+    ss.project_elliptope(noisy_gram(512, 1.0), device=device)  # wake the device up
+    for n in (2552, 8192, 16_384, 32_768):
+        for noise in (0.3, 1.0, 20.0, 1000.0):
+            matrix = noisy_gram(n, noise)
+            unit = float("nan")
+            if n <= 16_384:
+                there = torch.from_numpy(matrix).to(device)
+                _, unit = timed(lambda there=there: (torch.linalg.eigh(there), torch.cuda.synchronize()))
+                del there
+            for method in ("partial", "newton") if noise == 1.0 and n <= 16_384 else ("partial",):
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                result, seconds = timed(partial(ss.project_elliptope, matrix, method, device=device))
+                peak = torch.cuda.max_memory_allocated() / matrix.nbytes
+                print(
+                    f"{n:>7}{noise:>9g} {result.method:<26}{result.eigendecompositions:>6}{seconds:>8.2f} s"
+                    f"{unit:>8.2f} s{seconds / unit:>7.2f}{peak:>9.1f} mat  {result.converged}",
+                    flush=True,
+                )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--sizes", type=int, nargs="+", help="only old against new, at these sizes")
+    parser.add_argument("--noises", type=float, nargs="+", default=NOISES)
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.device != "cpu":
         gpu(arguments.device)
+    elif arguments.sizes:
+        compare(tuple(arguments.sizes), tuple(arguments.noises), max(arguments.sizes) <= 4000, arguments.seed)
     elif arguments.large:
-        large()
+        compare((2552,), tuple(arguments.noises), with_newton=True)
+        compare((8192,), (1.0,), with_newton=False)
     else:
         cpu()
 

@@ -13,6 +13,7 @@ from support import assert_feasible, noisy_gram, torch_sees_a_gpu
 import scoreshield as ss
 from scoreshield.geometry import elliptope
 from scoreshield.releases import gram
+from scoreshield.releases import index as index_module
 
 Array = np.ndarray
 
@@ -129,9 +130,26 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ss.project_elliptope(np.eye(50)).converged
 
 
+def test_memory_of_an_index_for_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pairs of an index reserve one matrix, and their projection what the method holds."""
+    rows = np.random.default_rng(0).standard_normal((320, 8))
+    index = ss.release_index(rows, epsilon=12, use="pairs", rng=0)
+    matrix = 8 * 320 * 320
+    for free, is_projected, is_enough in ((1, False, True), (0.99, False, False), (4, True, True), (3.9, True, False)):
+        monkeypatch.setattr(elliptope, "_find_available_memory", lambda free=free: int(free * matrix))
+        if is_enough:
+            # The projection itself has its own test of memory; here only the reservation counts.
+            monkeypatch.setattr(index_module, "project_elliptope", lambda gram: ss.Projection(gram, *[None] * 7))
+            assert index.gram(project=is_projected).shape == (320, 320)
+        else:
+            with pytest.raises(ss.InvalidInput, match="needs about"):
+                index.gram(project=is_projected)
+
+
 @pytest.mark.skipif(torch_sees_a_gpu(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there() -> None:
     """A missing GPU raises an error."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     with pytest.raises(ss.InvalidInput, match="PyTorch sees no GPU"):
         ss.project_elliptope(np.eye(3), device="cuda")
 

@@ -80,7 +80,7 @@ BATTERY = battery()
 def test_newton_agrees_dykstra_never_farther(name: str) -> None:
     """Newton agrees with Dykstra and is never farther."""
     matrix = BATTERY[name]
-    exact = ss.project_elliptope(matrix)
+    exact = ss.project_elliptope(matrix, "newton")
     slow = ss.project_elliptope(matrix, "dykstra", tol=1e-9, max_iterations=20_000 if len(matrix) < 50 else 4000)
     assert_feasible(exact.matrix)
     assert exact.converged == (exact.residual <= 1e-7)
@@ -97,7 +97,7 @@ def test_newton_agrees_dykstra_never_farther(name: str) -> None:
 def test_newton_agrees_semidefinite(name: str, solver: str) -> None:
     """Newton agrees with semidefinite programming."""
     matrix = BATTERY[name]
-    exact = ss.project_elliptope(matrix)
+    exact = ss.project_elliptope(matrix, "newton")
     program = ss.project_elliptope(matrix, "sdp", 1e-9 if solver == "clarabel" else 1e-8, solver=solver)
     assert program.converged
     assert_feasible(program.matrix)
@@ -110,7 +110,7 @@ def test_newton_agrees_semidefinite(name: str, solver: str) -> None:
 )
 def test_published_solutions(name: str, row: list[float]) -> None:
     """First rows to the four digits in Higham (2002), "Computing the nearest correlation matrix"."""
-    result = ss.project_elliptope(np.array(PUBLISHED[name], dtype=float))
+    result = ss.project_elliptope(np.array(PUBLISHED[name], dtype=float), "newton")
     assert result.matrix[0] == pytest.approx(row, abs=6e-5)
 
 
@@ -124,7 +124,7 @@ def test_optimality_conditions() -> None:
         slack = matrix - x + np.diag(y)
         return max(float(np.linalg.norm(slack @ x)), float(np.linalg.eigvalsh(slack)[-1]))
 
-    exact = ss.project_elliptope(matrix)
+    exact = ss.project_elliptope(matrix, "newton")
     assert violation(exact.matrix) < 1e-4
     assert violation(ss.project_elliptope(matrix, "aap").matrix) > 1e-2
 
@@ -135,7 +135,7 @@ def test_optimality_conditions() -> None:
 )
 def test_few_eigendecompositions(n: int, noise: float, most: int) -> None:
     """Few eigendecompositions are enough at every noise level."""
-    result = ss.project_elliptope(unit_noise(n, noise))
+    result = ss.project_elliptope(unit_noise(n, noise), "newton")
     assert result.converged
     assert result.eigendecompositions <= most
     assert result.gap < 1e-9
@@ -146,7 +146,7 @@ def test_few_eigendecompositions(n: int, noise: float, most: int) -> None:
 def test_huge_noise(noise: float) -> None:
     """Noise beyond reason is still projected correctly."""
     matrix = unit_noise(80, noise)
-    result = ss.project_elliptope(matrix)
+    result = ss.project_elliptope(matrix, "newton")
     assert_feasible(result.matrix)
     assert result.converged == (result.residual <= 1e-7)
     slow = ss.project_elliptope(matrix, "dykstra", max_iterations=500)
@@ -159,7 +159,7 @@ def test_huge_noise(noise: float) -> None:
 def test_restart_after_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled run starts again from the low-rank start."""
     matrix = unit_noise(60, 0.5)
-    whole = ss.project_elliptope(matrix)
+    whole = ss.project_elliptope(matrix, "newton")
     real = newton._newton_direction
     calls = []
 
@@ -169,7 +169,7 @@ def test_restart_after_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
         return -direction if len(calls) == 2 else direction
 
     monkeypatch.setattr(newton, "_newton_direction", uphill)
-    mended = ss.project_elliptope(matrix)
+    mended = ss.project_elliptope(matrix, "newton")
     assert mended.method == "newton (low-rank start after a stall)"
     assert mended.converged
     assert mended.distance == pytest.approx(whole.distance, rel=1e-9)
@@ -179,12 +179,12 @@ def test_restart_after_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_limit_is_kept_and_said() -> None:
     """A limit is kept and reported."""
     matrix = unit_noise(60, 0.5)
-    short = ss.project_elliptope(matrix, max_iterations=1)
+    short = ss.project_elliptope(matrix, "newton", max_iterations=1)
     assert not short.converged
     assert (short.method, short.iterations, short.eigendecompositions) == ("newton", 1, 2)
     assert short.residual > 1e-7
     assert_feasible(short.matrix)
-    whole = ss.project_elliptope(matrix)
+    whole = ss.project_elliptope(matrix, "newton")
     assert short.distance >= whole.distance * (1 - 1e-12)
 
 
@@ -195,7 +195,7 @@ def test_a_limit_is_kept_and_said() -> None:
 def test_pytorch(device: str, name: str) -> None:
     """PyTorch runs the same algorithm."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    here, there = ss.project_elliptope(BATTERY[name]), ss.project_elliptope(BATTERY[name], device=device)
+    here, there = (ss.project_elliptope(BATTERY[name], "newton", device=where) for where in ("cpu", device))
     assert there.method == here.method
     assert there.converged
     assert_feasible(there.matrix)
@@ -215,7 +215,7 @@ def test_read_only_input_on_every_device() -> None:
     before = matrix.copy()
     matrix.flags.writeable = False
     for device in ("cpu", "torch"):
-        for method in ("newton", "aap", "dykstra", "pnp"):
+        for method in ("newton", "partial", "aap", "dykstra", "pnp"):
             ss.project_elliptope(matrix, method, max_iterations=5, device=device)
     assert np.array_equal(matrix, before)
 

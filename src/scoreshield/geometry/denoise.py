@@ -28,15 +28,18 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, validate
 from scoreshield.errors import InvalidParameter
+from scoreshield.geometry.arrays import Array, diagonal, like, norm, outer_square, row_dots
+from scoreshield.geometry.spectrum import find_leading_pairs
 
 Float = NDArray[np.float64]
-Project = Callable[[Float], Float]
+#: Maps a symmetric matrix to the nearest valid cosine matrix, on the device of the matrix.
+Project = Callable[[Array], Array]
 
 Denoiser = Literal["none", "projection", "rank", "shrinkage", "identity", "sure"]
 METHODS: tuple[str, ...] = get_args(Denoiser)
@@ -56,19 +59,37 @@ class DenoisedGram:
         method: The method used; for ``"sure"`` the method it chose.
         risks: For ``"sure"``: the estimated mean squared error per entry off the diagonal, of every candidate. The
             estimates are unbiased, so a small one may be negative. Empty for the other methods.
+        factor: Unit rows whose cosines are ``matrix``, where the method has them: ``"rank"``.
     """
 
     matrix: Float
     method: str
     risks: dict[str, float] = field(default_factory=dict)
+    factor: Float | None = None
+
+
+@dataclass
+class _Estimates:
+    """The estimates of several methods, and what they have in common.
+
+    Attributes:
+        matrices: The estimate of each method.
+        factors: The unit rows of an estimate, where the method has them.
+        leading: The leading eigenvectors of the noisy matrix, where they were needed.
+    """
+
+    matrices: dict[str, Array] = field(default_factory=dict)
+    factors: dict[str, Array] = field(default_factory=dict)
+    leading: Array = None
 
 
 @validate(std=check_positive, method=one_of(METHODS), rank=check_count)
 def denoise(noisy: ArrayLike, std: float, method: Denoiser, *, rank: int, project: Project) -> DenoisedGram:
     """Estimate the clean Gram matrix behind a noisy one.
 
-    ``rank`` and ``shrinkage`` share one eigendecomposition, of the leading eigenvectors only. ``projection`` and
-    ``identity`` call ``project`` once each. ``sure`` does all of this once, and once more per probe.
+    ``rank`` and ``shrinkage`` share the leading eigenvectors. ``shrinkage`` alone needs only those above the edge of
+    the noise. ``projection`` and ``identity`` call ``project`` once each. ``sure`` does all of this once, and once more
+    per probe, which starts from the eigenvectors of the first time.
 
     Args:
         noisy: Y, square, symmetric up to rounding, finite, diagonal exactly 1. It is not modified.
@@ -83,41 +104,53 @@ def denoise(noisy: ArrayLike, std: float, method: Denoiser, *, rank: int, projec
     array = _check_noisy(noisy)
     if not 1e-100 <= std <= 1e100:
         _validation.reject("std", "between 1e-100 and 1e100, where squares neither vanish nor overflow", std)
+    return denoise_array(array, std, method, rank=rank, project=project)
+
+
+def denoise_array(noisy: Array, std: float, method: Denoiser, *, rank: int, project: Project) -> DenoisedGram:
+    """Do the work of `denoise` for a checked matrix on any device. The estimate stays on that device."""
     if method == "none":
-        return DenoisedGram(array, method)
+        return DenoisedGram(noisy, method)
     if method == "sure":
-        return _choose_least_risk(array, std, rank, project)
-    return DenoisedGram(_estimate(array, std, rank, project, (method,))[method], method)
+        return _choose_least_risk(noisy, std, rank, project)
+    estimates = _estimate(noisy, std, rank, project, (method,))
+    return DenoisedGram(estimates.matrices[method], method, factor=estimates.factors.get(method))
 
 
-def _estimate(noisy: Float, std: float, rank: int, project: Project, methods: Collection[str]) -> dict[str, Float]:
-    estimates = {}
+def _estimate(
+    noisy: Array, std: float, rank: int, project: Project, methods: Collection[str], near: Array | None = None
+) -> _Estimates:
+    """Compute the estimates of several methods. ``near`` is the leading eigenvectors of a matrix near this one."""
+    estimates = _Estimates()
     if "projection" in methods:
-        estimates["projection"] = project(noisy)
+        estimates.matrices["projection"] = project(noisy)
     if "identity" in methods:
-        estimates["identity"] = project(_pull_towards_identity(noisy, std))
-    if "rank" in methods or "shrinkage" in methods:
-        values, vectors = _find_leading_pairs(noisy, rank)
-        if "rank" in methods:
-            estimates["rank"] = _multiply_unit_rows(vectors * np.sqrt(values))
-        if "shrinkage" in methods:
-            estimates["shrinkage"] = _multiply_short_rows(vectors * np.sqrt(_shrink(values, std, len(noisy))))
+        estimates.matrices["identity"] = project(_pull_towards_identity(noisy, std))
+    xp = array_namespace(noisy)
+    n = noisy.shape[0]
+    if "rank" in methods:
+        values, vectors = find_leading_pairs(noisy, rank, near=near)
+        rows, is_whole = _scale_rows(vectors * xp.sqrt(values))
+        estimates.matrices["rank"] = _multiply_and_fill(rows)
+        if is_whole:
+            estimates.factors["rank"] = rows
+    elif "shrinkage" in methods:
+        # Eigenvalues up to the noise edge shrink to zero, so that only those above it are needed.
+        values, vectors = find_leading_pairs(noisy, rank, _find_edge(std, n), near)
+    if "shrinkage" in methods:
+        estimates.leading = vectors
+        above = values > _find_edge(std, n)
+        values, vectors = values[above], vectors[:, above]
+        estimates.matrices["shrinkage"] = _multiply_short_rows(vectors * xp.sqrt(_shrink(values, std, n)))
     return estimates
 
 
-def _find_leading_pairs(matrix: Float, rank: int) -> tuple[Float, Float]:
-    """Find the ``rank`` largest eigenvalues that are positive, and their vectors."""
-    n = len(matrix)
-    if 2 * rank < n:
-        values, vectors = eigh(matrix, driver="evr", subset_by_index=[n - rank, n - 1], check_finite=False)
-    else:
-        values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    keep = values > 0
-    keep[: max(0, len(values) - rank)] = False
-    return values[keep], vectors[:, keep]
+def _find_edge(std: float, n: int) -> float:
+    """Compute the edge of the spectrum of the noise, 2 std sqrt(n)."""
+    return 2 * std * math.sqrt(n)
 
 
-def _shrink(values: Float, std: float, n: int) -> Float:
+def _shrink(values: Array, std: float, n: int) -> Array:
     """Map l to sqrt(l^2 - 4 n std^2) above the noise edge 2 std sqrt(n), and to 0 below it.
 
     Let e = std sqrt(n). An eigenvalue s > e of S shows in Y at l = s + e^2 / s, and the squared cosine between its
@@ -130,46 +163,51 @@ def _shrink(values: Float, std: float, n: int) -> Float:
     plus noise, whereas S - I is far from low rank. The tests measure this where eigenvalues stand out: shrinking
     Y - I gives 1.1 to 2.1 times the squared error, even with its diagonal overwritten and the result not feasible.
     """
-    edge = 2 * std * math.sqrt(n)
-    above = np.maximum(values, edge)
+    xp = array_namespace(values)
+    edge = _find_edge(std, n)
+    above = xp.clip(values, edge, None)
     # The product of two roots: the squares lose digits at the edge and overflow far from it.
-    return np.sqrt(above - edge) * np.sqrt(above + edge)
+    return xp.sqrt(above - edge) * xp.sqrt(above + edge)
 
 
-def _multiply_unit_rows(factor: Float) -> Float:
-    """Compute F F^T with the rows of F scaled to length one: D^-1/2 X D^-1/2 for X = F F^T and D its diagonal.
+def _scale_rows(factor: Array) -> tuple[Array, bool]:
+    """Scale rows to length one, so that F F^T becomes D^-1/2 X D^-1/2 for X = F F^T and D its diagonal.
 
-    A zero row has no direction. It becomes a unit vector that is similar to no other record.
+    A zero row has no direction. It stays zero, and the filled diagonal makes it a unit vector that is similar to no
+    other record.
+
+    Returns:
+        The rows, and whether none is zero.
     """
-    lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
-    vanished = lengths <= 1e-14 * max(lengths.max(), np.finfo(float).tiny)
-    factor = factor / np.where(vanished, 1, lengths)[:, None]
-    factor[vanished] = 0
-    return _multiply_and_fill(factor)
+    xp = array_namespace(factor)
+    if factor.shape[1] == 0:
+        return factor, False
+    lengths = xp.sqrt(row_dots(factor, factor))
+    vanished = lengths <= 1e-14 * max(float(xp.max(lengths)), np.finfo(float).tiny)
+    factor = factor / xp.where(vanished, xp.ones_like(lengths), lengths)[:, None]
+    factor[vanished, :] = 0
+    return factor, not bool(xp.any(vanished))
 
 
-def _multiply_short_rows(factor: Float) -> Float:
+def _multiply_short_rows(factor: Array) -> Array:
     """Compute F F^T with rows of F longer than one scaled to length one, and then set the diagonal to one.
 
     Setting the diagonal adds a nonnegative diagonal matrix, so the result stays positive semidefinite and the
     shrunken entries do not change. Scaling short rows to length one as well would undo the shrinkage: with equal
     eigenvalues it gives ``rank`` again, and for a record that the eigenvectors hardly touch it amplifies the noise.
     """
-    lengths = np.sqrt(np.einsum("ij,ij->i", factor, factor))
-    return _multiply_and_fill(factor / np.maximum(lengths, 1)[:, None])
+    lengths = array_namespace(factor).sqrt(row_dots(factor, factor))
+    return _multiply_and_fill(factor / array_namespace(factor).clip(lengths, 1.0, None)[:, None])
 
 
-def _multiply_and_fill(factor: Float) -> Float:
+def _multiply_and_fill(factor: Array) -> Array:
     """Compute F F^T with unit diagonal, for rows of F no longer than one."""
-    matrix: Float = factor @ factor.T
-    matrix += matrix.T.copy()
-    matrix /= 2
-    np.clip(matrix, -1, 1, out=matrix)
-    np.fill_diagonal(matrix, 1)
+    matrix = array_namespace(factor).clip(outer_square(factor), -1.0, 1.0)
+    diagonal(matrix)[:] = 1.0
     return matrix
 
 
-def _pull_towards_identity(noisy: Float, std: float) -> Float:
+def _pull_towards_identity(noisy: Array, std: float) -> Array:
     """Compute I + a (Y - I), a = max(0, 1 - n (n - 1) std^2 / |Y - I|_F^2): positive-part James-Stein off the diagonal.
 
     Of all multiples of Y - I, that with a = 1 - m std^2 / |y|^2 over the m = n (n - 1) / 2 free entries y has the least
@@ -177,17 +215,17 @@ def _pull_towards_identity(noisy: Float, std: float) -> Float:
     the smallest eigenvalue l of Y, so it is projected afterwards; an exact projection onto a convex set that holds S
     only brings it nearer to S.
     """
-    n = len(noisy)
-    shrunk = noisy.copy()
-    np.fill_diagonal(shrunk, 0)
-    size = float(np.linalg.norm(shrunk))
+    n = noisy.shape[0]
+    shrunk = array_namespace(noisy).asarray(noisy, copy=True)
+    diagonal(shrunk)[:] = 0.0
+    size = norm(shrunk)
     noise = std * math.sqrt(n * (n - 1))
     shrunk *= 1 - (noise / size) ** 2 if size > noise else 0.0
-    np.fill_diagonal(shrunk, 1)
+    diagonal(shrunk)[:] = 1.0
     return shrunk
 
 
-def _choose_least_risk(noisy: Float, std: float, rank: int, project: Project) -> DenoisedGram:
+def _choose_least_risk(noisy: Array, std: float, rank: int, project: Project) -> DenoisedGram:
     """Find the candidate f with the least of Stein's unbiased risk estimates (Stein 1981).
 
     Over the m = n (n - 1) / 2 free entries, SURE = (|f(Y) - Y|^2 + 2 std^2 div f(Y)) / m - std^2. The divergence is
@@ -198,22 +236,25 @@ def _choose_least_risk(noisy: Float, std: float, rank: int, project: Project) ->
     With 200 records the estimates are off by 1 to 2 % of std^2 (root mean square), so methods closer together than
     that are not distinguished reliably.
     """
-    n = len(noisy)
+    xp = array_namespace(noisy)
+    n = noisy.shape[0]
     entries = n * (n - 1) / 2
     estimates = _estimate(noisy, std, rank, project, _CANDIDATES)
     divergence = dict.fromkeys(_CANDIDATES, 0.0)
     probes = _draw_probes(n)
-    for probe in probes:
-        perturbed = _estimate(noisy + _STEP * std * probe, std, rank, project, _CANDIDATES)
+    for signs in probes:
+        probe = like(signs, noisy)
+        perturbed = _estimate(noisy + _STEP * std * probe, std, rank, project, _CANDIDATES, estimates.leading)
         for name in _CANDIDATES:
-            along = float(np.vdot(probe, perturbed[name] - estimates[name])) / 2
+            along = float(xp.sum(row_dots(probe, perturbed.matrices[name] - estimates.matrices[name]))) / 2
             divergence[name] += along / (_STEP * std) / len(probes)
     risks = {"none": std * std}
     for name in _CANDIDATES:
-        distance = float(np.linalg.norm(estimates[name] - noisy)) ** 2 / 2
+        distance = norm(estimates.matrices[name] - noisy) ** 2 / 2
         risks[name] = (distance + 2 * std * std * divergence[name]) / entries - std * std
     best = min(risks, key=risks.__getitem__)
-    return DenoisedGram(noisy if best == "none" else estimates[best], best, risks)
+    estimates.matrices["none"] = noisy
+    return DenoisedGram(estimates.matrices[best], best, risks, estimates.factors.get(best))
 
 
 def _draw_probes(n: int) -> list[Float]:

@@ -3,17 +3,20 @@
 Every method reads the noisy matrix alone. It is post-processing and costs no privacy.
 
     method     what it finds                                                        eigendecompositions
+    partial    the nearest valid matrix, proved by a Cholesky factorisation         none
     newton     the nearest valid matrix                                             4 to 7 up to noise sd 1,000
     dykstra    the nearest valid matrix, in the limit                               hundreds or thousands
     aap        a valid matrix, the paper's Algorithm 3                              hundreds, 501 at most
     sdp        the nearest valid matrix, by CVXPY, small n                          those of an interior-point method
     pnp        a matrix of an earlier work's set, without a unit diagonal           hundreds, 501 at most
+
+The default, auto, is partial for large matrices whose nearest valid matrix has low rank, and newton for the others.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,19 +26,32 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, optional, validate
 from scoreshield.errors import InvalidInput, InvalidParameter
-from scoreshield.geometry import comparison, newton
-from scoreshield.geometry.arrays import Array, Progress, like, norm, to_device, to_numpy
+from scoreshield.geometry import comparison, newton, partial
+from scoreshield.geometry.arrays import Array, Progress, like, list_panels, norm, to_device, to_numpy
 from scoreshield.geometry.comparison import Solver
+from scoreshield.geometry.gap_proof import GapProof, prove_gap
 
 Float = NDArray[np.float64]
 
-Method = Literal["newton", "aap", "dykstra", "sdp", "pnp"]
+Method = Literal["auto", "partial", "newton", "aap", "dykstra", "sdp", "pnp"]
 METHODS: tuple[str, ...] = get_args(Method)
-_LIMITS = {"newton": newton.STEPS, "aap": 500, "dykstra": 10_000, "sdp": 200, "pnp": 500}
+_LIMITS = {
+    "auto": newton.STEPS,
+    "partial": newton.STEPS,
+    "newton": newton.STEPS,
+    "aap": 500,
+    "dykstra": 10_000,
+    "sdp": 200,
+    "pnp": 500,
+}
+_LEAST_PARTIAL = 300  # rows: below this, eigendecompositions are faster
+_FINEST_PARTIAL = 1e-9  # the least tolerance for which the rounding of a proof is small enough
+_ACCURATE = 1e3  # times the tolerance: the largest residual of a result that is not refined by Newton's method
+_REFINEMENTS = 3  # the most proofs that one projection attempts
 _LARGEST_ENTRY = 1e100
 _NEGLIGIBLE = 1e-9  # of the largest eigenvalue: a smaller eigenvalue is rounding
 #: Matrices of the input's size that the method holds at its peak, the input's copy and LAPACK's work included.
-_MATRICES = {"newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
+_MATRICES = {"none": 1, "auto": 4, "partial": 4, "newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
 
 
 @dataclass(frozen=True)
@@ -45,15 +61,19 @@ class Projection:
     Attributes:
         matrix: Exactly symmetric, diagonal exactly 1.0, entries in [-1, 1], smallest eigenvalue at least -1e-10 n. For
             ``pnp`` the diagonal is not set to 1.
-        method: The method that ran: "newton (low-rank start)" where the noise was heavy, and "newton (low-rank start
-            after a stall)" where a first run stopped early.
+        method: The method that ran: "partial"; or "newton", with "(low-rank start)" where the noise was heavy and
+            "(low-rank start after a stall)" where a first run stopped early.
         iterations: The number of steps.
-        eigendecompositions: The number of eigendecompositions.
+        eigendecompositions: The number of eigendecompositions of matrices of the input's size.
         residual: The method's stopping measure at the end: the root mean square violation of the unit diagonal for
-            newton, the largest of the algorithm's three measures for aap, NaN for sdp.
-        gap: The duality gap, relative to half the squared distance: 0 at the nearest matrix, NaN without a dual.
+            partial and newton, the largest of the algorithm's three measures for aap, NaN for sdp.
+        gap: The duality gap, relative to half the squared distance, or to 1 if that is larger: 0 at the nearest matrix,
+            NaN without a dual. For partial it is a proved upper bound, rounding errors included, so that the nearest
+            matrix is within sqrt(2 gap) of ``matrix`` in the same units; infinite where nothing could be proved.
         distance: The Frobenius distance from the input.
-        converged: Whether the residual fell to the tolerance.
+        converged: For partial, whether the proved gap is at most the tolerance. For the other methods, whether the
+            residual fell to the tolerance.
+        factor: Unit rows whose cosines are ``matrix``, where the method has them: partial.
     """
 
     matrix: Float
@@ -64,6 +84,7 @@ class Projection:
     gap: float
     distance: float
     converged: bool
+    factor: Float | None = None
 
 
 @validate(
@@ -75,7 +96,7 @@ class Projection:
 )
 def project_elliptope(
     matrix: ArrayLike,
-    method: Method = "newton",
+    method: Method = "auto",
     tol: float = 1e-7,
     max_iterations: int | None = None,
     device: str = "cpu",
@@ -89,8 +110,9 @@ def project_elliptope(
 
     Args:
         matrix: Square, symmetric up to rounding, finite. It is not modified.
-        method: ``"newton"`` (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
-        tol: The tolerance on the method's stopping measure.
+        method: ``"auto"`` (exact: partial or newton, by the input), ``"partial"`` (exact, with a proof), ``"newton"``
+            (exact), ``"dykstra"`` (exact, slow), ``"aap"`` (the paper's), ``"sdp"`` or ``"pnp"``.
+        tol: The tolerance on the method's stopping measure; for partial also on the proved gap.
         max_iterations: Stop after this number of steps, with ``converged`` False. None is the method's own limit.
         device: ``"cpu"``, ``"cuda"`` (the 'gpu' extra), or ``"torch"`` for PyTorch on the CPU.
         frobenius_ball: For aap: also keep the positive semidefinite iterate within Frobenius norm n, as the paper
@@ -102,13 +124,52 @@ def project_elliptope(
     Returns:
         The valid matrix, with the work it took.
     """
-    limit = _LIMITS[method] if max_iterations is None else max_iterations
     array = _validation.check_array(matrix, "matrix", "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _validation.reject("matrix", "a square matrix of real numbers", array)
     check_memory(len(array), method, device)
-    start = _symmetrise(to_device(np.ascontiguousarray(array, dtype=np.float64), device))
-    if method == "newton":
+    start = _symmetrise(to_device(np.ascontiguousarray(array, dtype=np.float64), device), device == "cpu")
+    found = project_array(
+        start,
+        method,
+        tol,
+        max_iterations,
+        frobenius_ball=frobenius_ball,
+        solver=solver,
+        time_limit=time_limit,
+        progress=progress,
+    )
+    return replace(
+        found, matrix=to_numpy(found.matrix), factor=None if found.factor is None else to_numpy(found.factor)
+    )
+
+
+def project_array(
+    start: Array,
+    method: Method = "auto",
+    tol: float = 1e-7,
+    max_iterations: int | None = None,
+    *,
+    frobenius_ball: bool = False,
+    solver: Solver = "clarabel",
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+    warm: partial.WarmStart | None = None,
+) -> Projection:
+    """Do the work of `project_elliptope` for a checked, exactly symmetric matrix on any device.
+
+    The matrix is not modified. The matrix and the factor of the result stay on its device. A warm start is the end of
+    the projection of a matrix near this one; it is replaced by the end of this one.
+    """
+    limit = _LIMITS[method] if max_iterations is None else max_iterations
+    n = start.shape[0]
+    if method == "partial" or (method == "auto" and n >= _LEAST_PARTIAL and tol >= _FINEST_PARTIAL):
+        found = _project_by_partial(start, tol, limit, method == "partial", progress, warm)
+        if found is not None:
+            return found
+        if isinstance(start, np.ndarray):
+            check_memory(n, "newton", "cpu", held=1)
+    if method in ("auto", "partial", "newton"):
         return _project_by_newton(start, tol, limit, progress)
     extra = 0
     if method == "sdp":
@@ -128,6 +189,53 @@ def project_elliptope(
     return _make_projection(start, end, method, steps, steps + extra, residual, residual <= tol)
 
 
+def _project_by_partial(
+    start: Array,
+    tol: float,
+    limit: int,
+    is_asked: bool,
+    progress: Progress | None,
+    warm: partial.WarmStart | None,
+) -> Projection | None:
+    """Project by the positive eigenvectors. Return None where Newton's method should run instead."""
+    if start.shape[0] < 3:
+        return None
+    solver = partial.PartialSolver(start, min(limit, partial.STEPS), progress, warm)
+    if not (solver.is_suitable() or is_asked):
+        return None
+    goal = 10 * tol
+    best: tuple[partial.PartialSolution, GapProof] | None = None
+    for _ in range(_REFINEMENTS):
+        solution = solver.solve(goal)
+        if solution is None:
+            break
+        proof = prove_gap(start, solution.factor, solution.multipliers, solution.lift, tol)
+        if best is None or proof.gap < best[1].gap:
+            best = solution, proof
+        if (proof.relative_gap <= tol and solution.residual <= goal) or solver.iterations >= solver.limit:
+            break
+        goal = min(goal, solution.residual) / 100
+    if best is None:
+        return None
+    solution, proof = best
+    is_proved = proof.relative_gap <= tol
+    # Under very heavy noise a small gap allows a large residual; then Newton's steps come nearer.
+    is_accurate = solution.residual <= _ACCURATE * tol
+    if not (is_proved and is_accurate) and solver.iterations < limit:
+        return None  # stalled, rather than stopped by the caller's limit
+    return Projection(
+        proof.matrix,
+        "partial",
+        solution.iterations,
+        0,
+        solution.residual,
+        proof.relative_gap,
+        proof.distance,
+        is_proved,
+        proof.rows,
+    )
+
+
 def _project_by_newton(start: Array, tol: float, limit: int, progress: Progress | None) -> Projection:
     solution = newton.solve_dual(start, tol, limit, progress)
     end = newton.scale_to_unit_diagonal(solution.matrix)
@@ -137,7 +245,7 @@ def _project_by_newton(start: Array, tol: float, limit: int, progress: Progress 
     gap = max(0.0, primal + solution.objective) / max(distance**2 / 2, 1.0)
     starts = {"shifted": "", "low-rank": " (low-rank start)", "stalled": " (low-rank start after a stall)"}
     return Projection(
-        to_numpy(end),
+        end,
         "newton" + starts[solution.start],
         solution.iterations,
         solution.eigendecompositions,
@@ -154,32 +262,53 @@ def _make_projection(
     if method != "pnp":
         end = newton.scale_to_unit_diagonal(end)
     distance = norm(end - start)
-    return Projection(to_numpy(end), method, iterations, eigendecompositions, residual, math.nan, distance, converged)
+    return Projection(end, method, iterations, eigendecompositions, residual, math.nan, distance, converged)
 
 
-def _symmetrise(array: Array) -> Array:
-    """Return the symmetric part as a new array. Reject entries that are not finite or too large, and asymmetry."""
+def _symmetrise(array: Array, is_shared: bool) -> Array:
+    """Return the symmetric part. Reject entries that are not finite or too large, and asymmetry.
+
+    Args:
+        array: The matrix. It is overwritten unless it is shared.
+        is_shared: Whether the caller of the library holds the array.
+    """
     xp = array_namespace(array)
     largest = max(float(xp.max(array)), -float(xp.min(array)))
     if not math.isfinite(largest):
         raise InvalidParameter("matrix", "holds a NaN or an infinity.")
     if largest > _LARGEST_ENTRY:
         raise InvalidParameter("matrix", "holds entries above 1e100; scale it down first.")
-    mirrored = array + array.T
-    mirrored /= 2
-    skew = array - mirrored
-    if max(float(xp.max(skew)), -float(xp.min(skew))) > 1e-8 * max(1.0, largest):
+    mirrored = xp.asarray(array, copy=True) if is_shared else array
+    skew = 0.0
+    for first, last in list_panels(array.shape[0]):  # because a second matrix would double the memory
+        upper, lower = array[first:last, first:], array[first:, first:last].T
+        panel = upper + lower
+        panel /= 2
+        skew = max(skew, float(xp.max(xp.abs(upper - panel))))  # before the entries are overwritten
+        mirrored[first:last, first:] = panel
+        mirrored[first:, first:last] = panel.T
+    if skew > 1e-8 * max(1.0, largest):
         raise InvalidParameter("matrix", "is not symmetric; symmetrise it first, (A + A.T) / 2.")
     return mirrored
 
 
-def check_memory(n: int, method: str, device: str) -> None:
-    """Raise an error where the projection does not fit into this machine's free memory."""
-    needed = 8 * n * n * (_MATRICES[method] if device == "cpu" else 2)
+def check_memory(n: int, method: str, device: str, held: int = 0) -> None:
+    """Raise an error where the projection does not fit into this machine's free memory, less what it already holds.
+
+    Args:
+        n: The number of rows.
+        method: The method; "auto" counts its first choice, and "none" the matrix alone.
+        device: The device. On a GPU, only the input and the result are in this machine's memory.
+        held: The matrices that are held already.
+    """
+    if method == "auto" and n < _LEAST_PARTIAL:
+        method = "newton"
+    needed = 8 * n * n * ((_MATRICES[method] if device == "cpu" else 2) - held)
     available = _find_available_memory()
     if available is not None and needed > available:
+        what = "A Gram matrix" if method == "none" else f"The projection by method {method!r}"
         raise InvalidInput(
-            f"The projection needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows by method {method!r}; "
+            f"{what} needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows; "
             f"{available / 2**30:.1f} GiB are free."
         )
 
@@ -194,6 +323,20 @@ def _find_available_memory() -> int | None:
     except OSError:
         pass
     return None
+
+
+def reduce_rows(rows: Float, rank: int | None = None) -> Float:
+    """Turn unit rows to their principal axes and keep the leading ones, as `factor_gram` does for their cosines.
+
+    Args:
+        rows: Unit rows, few dimensions.
+        rank: The number of dimensions; None is the numerical rank.
+    """
+    values, rotation = np.linalg.eigh(rows.T @ rows)
+    dimensions = max(1, int((values > _NEGLIGIBLE * values[-1]).sum()))
+    if rank is not None:
+        dimensions = min(rank, dimensions)
+    return _scale_rows(np.ascontiguousarray(rows @ rotation[:, : -dimensions - 1 : -1]))
 
 
 def factor_gram(gram: Float, rank: int | None = None) -> Float:
@@ -211,7 +354,11 @@ def factor_gram(gram: Float, rank: int | None = None) -> Float:
     if rank is not None:
         dimensions = min(rank, dimensions)
     last = -dimensions - 1
-    factor = np.ascontiguousarray(vectors[:, :last:-1] * np.sqrt(np.maximum(values[:last:-1], 0)))
+    return _scale_rows(np.ascontiguousarray(vectors[:, :last:-1] * np.sqrt(np.maximum(values[:last:-1], 0))))
+
+
+def _scale_rows(factor: Float) -> Float:
+    """Scale rows to length one in place. A zero row points along the first dimension."""
     lengths = np.linalg.norm(factor, axis=1, keepdims=True)
     factor[lengths[:, 0] == 0, 0] = lengths[lengths == 0] = 1.0
     factor /= lengths

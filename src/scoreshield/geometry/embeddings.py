@@ -28,7 +28,7 @@ NORMS: tuple[str, ...] = get_args(Norm)
 # A block of rows stays in the second-level cache while its norms and its scores are taken.
 _BLOCK_BYTES = 1 << 20
 #: Squared lengths between these need no scaling, by the bytes of a number.
-_SAFE_SQUARES = {4: (1e-25, 1e30), 8: (1e-250, 1e250)}
+SAFE_SQUARES = {4: (1e-25, 1e30), 8: (1e-250, 1e250)}
 #: A sum or projection of unit rows that is shorter than this has no direction: it is rounding error, which is about
 #: 1e-16 for each row and dimension.
 _VANISHES = 1e-9
@@ -99,7 +99,9 @@ def bound_rounding_error(dimension: int, dtype: Any) -> float:
     return (2 * dimension + 8) * float(np.finfo(dtype).eps) / 2
 
 
-def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+def compute_scores(
+    rows: Rows, queries: NDArray[np.float64], norm: str, *, repeats: bool = False
+) -> NDArray[np.float64]:
     """Compute the clean cosines of every query with every row, shape (m, n), before clamping.
 
     Args:
@@ -107,17 +109,22 @@ def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArr
         queries: Public unit rows.
         norm: "unit" divides by the row's length, and takes a zero row as the first basis vector. "ball" divides only
             rows longer than one: x / max(1, |x|).
+        repeats: Multiply each query by itself. A product of matrices is faster, and the number of threads that BLAS
+            takes for it changes its last bits.
     """
     n, d = rows.shape
     public = queries.astype(rows.dtype)
     out = np.empty((len(queries), n))
-    safe_low, safe_high = _SAFE_SQUARES[rows.dtype.itemsize]
+    safe_low, safe_high = SAFE_SQUARES[rows.dtype.itemsize]
     block = max(1, _BLOCK_BYTES // (d * rows.itemsize))
     for start in range(0, n, block):
         part, here = np.ascontiguousarray(rows[start : start + block]), out[:, start : start + block]
         with np.errstate(all="ignore"):
             squares = np.vecdot(part, part)
-            products = np.vecdot(part, public[0])[None] if len(public) == 1 else (part @ public.T).T
+            if repeats or len(public) == 1:
+                products = np.stack([np.vecdot(part, one) for one in public])
+            else:
+                products = (part @ public.T).T
             lengths = np.sqrt(squares)
             if norm == "ball":
                 np.maximum(lengths, 1, out=lengths)
@@ -125,7 +132,7 @@ def compute_scores(rows: Rows, queries: NDArray[np.float64], norm: str) -> NDArr
         if not (safe_low < squares.min() and squares.max() < safe_high):  # also where a square is NaN
             # Recompute only these rows: no other row's score may depend on them, not even in its last bit.
             odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))
-            here[:, odd] = _compute_odd_scores(part[odd], start + odd, queries, norm)
+            here[:, odd] = compute_odd_scores(part[odd], start + odd, queries, norm)
     return out
 
 
@@ -142,7 +149,7 @@ def compute_row_scores(part: Rows, public: Rows, queries: NDArray[np.float64], n
         first: The number of the first row, for errors.
     """
     part = np.ascontiguousarray(part)
-    safe_low, safe_high = _SAFE_SQUARES[part.dtype.itemsize]
+    safe_low, safe_high = SAFE_SQUARES[part.dtype.itemsize]
     with np.errstate(all="ignore"):
         squares = np.vecdot(part, part)
         scores: Rows = part @ public.T
@@ -152,7 +159,7 @@ def compute_row_scores(part: Rows, public: Rows, queries: NDArray[np.float64], n
         scores /= lengths[:, None]
     odd = np.flatnonzero(~((squares > safe_low) & (squares < safe_high)))  # also where a square is NaN
     if len(odd):
-        values = _compute_odd_scores(part[odd], first + odd, queries, norm).T
+        values = compute_odd_scores(part[odd], first + odd, queries, norm).T
         with np.errstate(all="ignore"):  # also the cast to single precision
             scores[odd] = values
     return scores
@@ -219,7 +226,7 @@ def compute_centroids(rows: Rows, labels: NDArray[Any]) -> NDArray[np.float64]:
         return normalise_directions(members @ unit)
 
 
-def _compute_odd_scores(
+def compute_odd_scores(
     part: Rows, numbers: NDArray[np.intp], queries: NDArray[np.float64], norm: str
 ) -> NDArray[np.float64]:
     """Compute the scores of rows with zero, huge or tiny entries. Raise an error for NaN and infinite entries."""

@@ -25,7 +25,8 @@ from typing import Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, outer_square, row_dots
+from scoreshield.geometry.arrays import Array, Progress, diagonal, like, norm, normalise_factor, outer_square, row_dots
+from scoreshield.geometry.conjugate import solve_by_gradients
 
 STEPS = 100  # more steps are needed only after a stall
 _LOW_RANK = 1.2  # times sqrt(2n): below this rank the low-rank start is used
@@ -209,29 +210,9 @@ def _newton_direction(point: Point, accuracy: float) -> Array:
         within, across = rows @ small, rows @ large
         across *= weights
         product = row_dots(small @ within, small) + 2 * row_dots(small @ across, large)
-        return h - product if complement else product
+        return (h - product if complement else product) + 1e-12 * h
 
-    direction = xp.zeros_like(point.y)
-    left = -point.gradient
-    target = accuracy * norm(left)
-    scaled = left / scaling
-    search = scaled
-    energy = float(left @ scaled)
-    for _ in range(_CG_STEPS):
-        if norm(left) <= target:
-            break
-        image = hessian(search) + 1e-12 * search
-        curvature = float(search @ image)
-        if curvature <= 0:
-            break
-        length = energy / curvature
-        direction = direction + length * search
-        left = left - length * image
-        scaled = left / scaling
-        fresh = float(left @ scaled)
-        search = scaled + (fresh / energy) * search
-        energy = fresh
-    return direction
+    return solve_by_gradients(hessian, -point.gradient, scaling, accuracy, _CG_STEPS)
 
 
 def _find_low_rank_start(matrix: Array, point: Point, shift: float) -> tuple[Array, Array]:
@@ -242,7 +223,7 @@ def _find_low_rank_start(matrix: Array, point: Point, shift: float) -> tuple[Arr
     top = point.values[n - rank :]
     spread = xp.sqrt(xp.clip(top - shift, 0.0, None) + 1e-3 * (float(point.values[n - 1]) - shift))
     jitter = np.random.default_rng(0).standard_normal((n, rank)) * (1e-3 / math.sqrt(rank))
-    factor = _normalise_factor(point.vectors[:, n - rank :] * spread + like(jitter, matrix))
+    factor = normalise_factor(point.vectors[:, n - rank :] * spread + like(jitter, matrix))
     gradient, multipliers, tangent = _compute_ascent(matrix, factor)
     length = 1 / max(float(xp.mean(xp.abs(multipliers))), 1e-300)
     # The multipliers matter on the scale of the solution's own eigenvalues, not on that of the noise.
@@ -250,7 +231,7 @@ def _find_low_rank_start(matrix: Array, point: Point, shift: float) -> tuple[Arr
     for step in range(_PRODUCTS):
         if norm(tangent) <= tol * norm(gradient):
             break
-        trial = _normalise_factor(factor + length * tangent)
+        trial = normalise_factor(factor + length * tangent)
         gradient, multipliers, new_tangent = _compute_ascent(matrix, trial)
         moved, turned = trial - factor, tangent - new_tangent
         inner = abs(float(xp.sum(moved * turned)))
@@ -267,8 +248,3 @@ def _compute_ascent(matrix: Array, factor: Array) -> tuple[Array, Array, Array]:
     gradient = matrix @ factor - factor @ (factor.T @ factor)
     along = row_dots(gradient, factor)
     return gradient, along, gradient - along[:, None] * factor
-
-
-def _normalise_factor(factor: Array) -> Array:
-    xp = array_namespace(factor)
-    return factor / xp.sqrt(row_dots(factor, factor))[:, None]

@@ -182,3 +182,25 @@ def test_the_secure_stream_serves_as_well() -> None:
 def test_scales_out_of_bounds(scale: float) -> None:
     with pytest.raises(ValueError, match="scale must be"):
         discrete.fill_rounded_laplace(stream(), scale, np.empty(1))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [[64] * 200, [3 * 2**61] * 200, [3, 2**62 + 5] * 100, [1, 1, 7], list(range(1, 200)), [2**63 - 1, 1] * 50],
+    ids=["one", "one with rejections", "two", "one and seven", "many", "largest"],
+)
+def test_division_by_few_bounds_draws_the_same_numbers(bounds: list[int]) -> None:
+    """The short ways for one bound and for two give what whole numbers of any size give for the same words."""
+    source, todo = stream(9), list(range(len(bounds)))
+    found: dict[int, int] = {}
+    while todo:
+        words = source.words(len(todo)).view(np.uint64).tolist()
+        left = []
+        for place, word in zip(todo, words, strict=True):
+            if word < 2**64 % bounds[place]:
+                left.append(place)
+            else:
+                found[place] = word % bounds[place]
+        todo = left
+    wanted = [found[place] for place in range(len(bounds))]
+    assert discrete.draw_below(stream(9), np.array(bounds)).tolist() == wanted

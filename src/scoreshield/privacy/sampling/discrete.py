@@ -90,18 +90,51 @@ def flip_coins(stream: Stream, probability: Callable[[int], tuple[int, int]], co
 
 def draw_below(stream: Stream, bounds: Ints) -> Ints:
     """Draw independent uniform integers, each in [0, bound), by rejection."""
-    limits = bounds.astype(np.uint64)
-    out = np.empty(len(limits), dtype=np.int64)
-    todo = np.arange(len(limits))
+    # One bound for all, as `np.broadcast_to` writes it, is divided by without an array of bounds.
+    is_one = len(bounds) > 0 and bounds.strides == (0,)
+    limits = (bounds[:1] if is_one else bounds).astype(np.uint64)
+    words = stream.words(len(bounds)).view(np.uint64)
+    remainders, surplus = _divide(words, limits)
+    good = words >= surplus
+    out = remainders.view(np.int64)
+    if good.all():
+        return out
+    todo = np.flatnonzero(~good)
     while len(todo):
         words = stream.words(len(todo)).view(np.uint64)
-        bound = limits[todo]
-        # 2^64 mod bound, computed without 2^64. Words below it would make small remainders more likely.
-        surplus = (np.uint64(2**64 - 1) % bound + np.uint64(1)) % bound
+        remainders, surplus = _divide(words, limits if is_one else limits[todo])
         good = words >= surplus
-        out[todo[good]] = (words[good] % bound[good]).astype(np.int64)
+        out[todo[good]] = remainders[good].view(np.int64)
         todo = todo[~good]
     return out
+
+
+def _divide(words: NDArray[np.uint64], bounds: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the remainder of each word by its bound, and 2^64 modulo each bound.
+
+    Words below 2^64 modulo the bound would make small remainders more likely. Most laws have one bound or two, and the
+    division of an array by one number is many times as fast as that by another array. The results are the same.
+    """
+    if not len(bounds):
+        return words.copy(), bounds
+    least, most = bounds.min(), bounds.max()
+    remainders, surplus = _divide_by_one(words, int(least))
+    if least == most:
+        return remainders, np.asarray(surplus)
+    is_least = bounds == least
+    if not (is_least | (bounds == most)).all():
+        # 2^64 mod bound, computed without 2^64.
+        return words % bounds, (np.uint64(2**64 - 1) % bounds + np.uint64(1)) % bounds
+    others, other = _divide_by_one(words, int(most))
+    return np.where(is_least, remainders, others), np.where(is_least, surplus, other)
+
+
+def _divide_by_one(words: NDArray[np.uint64], bound: int) -> tuple[NDArray[np.uint64], np.uint64]:
+    surplus = np.uint64(2**64 % bound)
+    if bound & (bound - 1) == 0:  # a power of two: its remainder is the last bits
+        return words & np.uint64(bound - 1), surplus
+    divisor = np.uint64(bound)
+    return words - words // divisor * divisor, surplus
 
 
 def draw_weighted(stream: Stream, weights: Sequence[int]) -> int:

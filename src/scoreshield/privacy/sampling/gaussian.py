@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.privacy.sampling import intervals
-from scoreshield.privacy.sampling.stream import Stream, Words
+from scoreshield.privacy.sampling import fixed, intervals
+from scoreshield.privacy.sampling.stream import BlockStream, SecureStream, Stream, Words
 
 Float = NDArray[np.float64]
 
@@ -34,13 +35,48 @@ _SMALLEST_RADIUS = 2.0**-7
 #: Above this scale, interval arithmetic would have to decide too often. Releases have far smaller scales.
 LARGEST_SCALE = 2.0**32
 
-_PAIRS = 8192  # a block of this size fits into the second-level cache
+_PAIRS = 8192  # a chunk of this size fits into the second-level cache
+# Threads take turns at Python's lock, once per operation on a chunk. So the chunk of a block is the whole block.
+_BLOCK_PAIRS = 1 << 17
 _CENTRE = math.sqrt(0.5)  # logarithms are taken around this point; any double near it would do
 _LOG_CENTRE = math.log(_CENTRE)
 _LOG_2 = math.log(2)
 _ATANH = tuple(2 / (2 * i + 1) for i in range(10))
 _SINE = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
+_MASK = 2**64 - 1
 _TO_HALF_ANGLE = math.pi / 4 * 2.0**-63
+
+
+class Scratch:
+    """Room for the intermediate values of up to ``pairs`` pairs, so that a chunk takes no new memory."""
+
+    def __init__(self, pairs: int) -> None:
+        # Two rows each: of the series of the logarithm and of the sine, and then of the two normals of a pair.
+        self.arguments, self.series, self.normals, self.values = np.empty((4, 2, pairs))
+        self.exponents = np.empty(pairs, dtype=np.intc)
+        self.marks = np.empty((2, pairs), dtype=np.bool_)
+        self.words = np.empty(2 * pairs + 2, dtype=np.int64)
+
+    @classmethod
+    def take(cls, stream: Stream, pairs: int) -> Self:
+        """Take room for this number of pairs out of the rooms of the release, or make it where there is none.
+
+        While it is taken, another thread cannot get it, nor a release that a signal handler makes.
+        """
+        try:
+            scratch = stream.rooms.pop() if isinstance(stream, SecureStream) else cls(pairs)
+        except IndexError:
+            return cls(pairs)
+        return scratch if isinstance(scratch, cls) and len(scratch.exponents) >= pairs else cls(pairs)
+
+    def put_back(self, stream: Stream) -> None:
+        """Let later draws of the release take this room."""
+        if isinstance(stream, SecureStream):
+            stream.rooms.append(self)
+
+    def read_words(self, stream: Stream, count: int) -> Words:
+        """Read the next words of a stream, in this room if the stream can do so."""
+        return stream.words(count, self.words) if isinstance(stream, SecureStream) else stream.words(count)
 
 
 def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
@@ -48,41 +84,74 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
     if not 0 < scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be in (0, 2^32], got {scale!r}")
     margin = 0.5 - scale * ERROR
-    for start in range(0, len(out), 2 * _PAIRS):
-        chunk = out[start : start + 2 * _PAIRS]
-        pairs = (len(chunk) + 1) // 2
-        words = stream.words(2 * pairs)
-        first, second, undecided = _normal_pairs(words[:pairs], words[pairs:])
-        first = _round(first, scale, margin, undecided)
-        second = _round(second, scale, margin, undecided)
-        for pair in np.flatnonzero(undecided):
-            first[pair], second[pair] = _decide(stream, int(words[pair]), int(words[pairs + pair]), scale)
-        chunk[:pairs] = first
-        chunk[pairs:] = second[: len(chunk) - pairs]
+    most = _BLOCK_PAIRS if isinstance(stream, BlockStream) else _PAIRS
+    scratch = Scratch.take(stream, min(most, (len(out) + 1) // 2))
+    for start in range(0, len(out), 2 * most):
+        _fill_chunk(stream, scale, margin, out[start : start + 2 * most], scratch)
+    scratch.put_back(stream)
 
 
-def _normal_pairs(x: Words, y: Words) -> tuple[Float, Float, NDArray[np.bool_]]:
-    """Compute both normals of each pair with errors up to ERROR, and a mask of pairs for which that bound fails."""
-    value, logarithm = compute_log_magnitude(x)
-    logarithm *= -2
-    np.maximum(logarithm, 0, out=logarithm)
-    radius = np.sqrt(logarithm)
-    outside = radius < _SMALLEST_RADIUS
-    outside |= np.abs(value) < _SMALLEST_X
+def _fill_chunk(stream: Stream, scale: float, margin: float, chunk: Float, scratch: Scratch) -> None:
+    pairs = (len(chunk) + 1) // 2
+    words = scratch.read_words(stream, 2 * pairs)
+    *_, undecided = _normal_pairs(words[:pairs], words[pairs:], scratch)
+    normals, nearest = scratch.normals[:, :pairs], scratch.arguments[:, :pairs]
+    _round(normals, scale, margin, undecided, nearest)
+    places = np.flatnonzero(undecided).tolist()
+    # One call reads what all of them need next: each call lets other threads take Python's lock.
+    following = stream.words(2 * len(places)).tolist() if places else []
+    for number, pair in enumerate(places):
+        more = following[2 * number : 2 * number + 2]
+        nearest[:, pair] = _decide(stream, int(words[pair]), int(words[pairs + pair]), scale, more)
+    chunk[:pairs] = nearest[0]
+    chunk[pairs:] = nearest[1, : len(chunk) - pairs]
+
+
+def _normal_pairs(
+    x: Words, y: Words, scratch: Scratch | None = None, out: Float | None = None
+) -> tuple[Float, Float, NDArray[np.bool_]]:
+    """Compute both normals of each pair with errors up to ERROR, and a mask of pairs for which that bound fails.
+
+    The normals are written to ``out``, two arrays of any shape; by default they are in ``scratch.normals``. Both series
+    are computed together: threads wait for Python's lock once per operation, so that few long ones are best.
+    """
+    room, pairs = Scratch(len(x)) if scratch is None else scratch, len(x)
+    arguments, series, normals = room.arguments[:, :pairs], room.series[:, :pairs], room.normals[:, :pairs]
+    value, other = room.values[:, :pairs]
+    outside, mark = room.marks[:, :pairs]
+    exponent = room.exponents[:pairs]
+
+    _split(x, value, exponent, arguments[0], other)
+    np.multiply(y, _TO_HALF_ANGLE, out=arguments[1])
+    square = np.multiply(arguments, arguments, out=normals)
+    _sum_series(_ATANH[len(_SINE) - 1 :], square[0], series[0])
+    series[1] = _SINE[-1]
+    for coefficients in _pair_coefficients(_ATANH, _SINE):
+        series *= square
+        series += coefficients
+    series *= arguments
+
+    radius, sine = series
+    _add_exponent(exponent, radius, other)
+    radius *= -2
+    np.maximum(radius, 0, out=radius)
+    np.sqrt(radius, out=radius)
+    np.less(radius, _SMALLEST_RADIUS, out=outside)
+    np.less(np.abs(value, out=other), _SMALLEST_X, out=mark)
+    outside |= mark
     np.copysign(radius, value, out=radius)
 
     # sin and cos of pi Y / 2 from the sine of half that angle, which is at most pi/4.
-    sine = _odd_series(_SINE, y.astype(np.float64) * _TO_HALF_ANGLE)
-    square = sine * sine
-    cosine = 1 - 2 * square
-    np.subtract(1, square, out=square)
-    np.sqrt(square, out=square)
-    sine *= square
-    sine *= 2
+    np.multiply(sine, sine, out=normals[1])
+    np.multiply(normals[1], 2, out=normals[0])
+    np.subtract(1, normals, out=normals)
+    np.sqrt(normals[1], out=normals[1])
+    normals[1] *= sine
+    normals[1] *= 2
 
-    cosine *= radius
-    sine *= radius
-    return cosine, sine, outside
+    result = normals if out is None else out
+    np.multiply(normals.reshape(result.shape), radius.reshape(result.shape[1:]), out=result)
+    return result[0], result[1], outside
 
 
 def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
@@ -91,48 +160,81 @@ def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
     The error is at most 571 u where |x| >= 2^44, with u = 2^-53 (docs/noise.md). With |x| = m 2^e the logarithm is
     (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
     """
-    value = x.astype(np.float64)
-    mantissa, exponent = np.frexp(value)
-    np.abs(mantissa, out=mantissa)
-    ratio = mantissa - _CENTRE
-    mantissa += _CENTRE
-    ratio /= mantissa
-    logarithm = _odd_series(_ATANH, ratio)
-    logarithm += (exponent - 63) * _LOG_2 + _LOG_CENTRE
+    value, ratio, square, logarithm = (np.empty(len(x)) for _ in range(4))
+    exponent = np.empty(len(x), dtype=np.intc)
+    _split(x, value, exponent, ratio, square)
+    np.multiply(ratio, ratio, out=square)
+    _sum_series(_ATANH, square, logarithm)
+    logarithm *= ratio
+    _add_exponent(exponent, logarithm, square)
     return value, logarithm
 
 
-def _odd_series(coefficients: tuple[float, ...], x: Float) -> Float:
-    """Compute x (c0 + c1 x^2 + c2 x^4 + ...) by Horner's rule."""
-    square = x * x
-    total = square * coefficients[-1]
+def _split(x: Words, value: Float, exponent: NDArray[np.intc], ratio: Float, room: Float) -> None:
+    """Convert x to double, and split it: |x| = m 2^exponent, ratio = (m - c) / (m + c)."""
+    value[:] = x
+    np.frexp(value, out=(room, exponent))
+    np.abs(room, out=room)
+    np.subtract(room, _CENTRE, out=ratio)
+    room += _CENTRE
+    ratio /= room
+
+
+def _add_exponent(exponent: NDArray[np.intc], logarithm: Float, room: Float) -> None:
+    """Add (exponent - 63) ln 2 + ln c to a logarithm."""
+    exponent -= 63
+    np.multiply(exponent, _LOG_2, out=room)
+    room += _LOG_CENTRE
+    logarithm += room
+
+
+def _sum_series(coefficients: tuple[float, ...], square: Float, total: Float) -> None:
+    """Compute c0 + c1 q + c2 q^2 + ... by Horner's rule, for the square q of the argument."""
+    np.multiply(square, coefficients[-1], out=total)
     for coefficient in coefficients[-2:0:-1]:
         total += coefficient
         total *= square
     total += coefficients[0]
-    total *= x
-    return total
 
 
-def _round(normal: Float, scale: float, margin: float, undecided: NDArray[np.bool_]) -> Float:
-    """Round to the nearest whole number of steps. Mark in ``undecided`` the values that are too near to a half."""
+@lru_cache(maxsize=4)
+def _pair_coefficients(longer: tuple[float, ...], shorter: tuple[float, ...]) -> list[Float]:
+    """List what comes after the last coefficient of the shorter series, one column for both series, from the last."""
+    return [np.array([[longer[place]], [shorter[place]]]) for place in range(len(shorter) - 2, -1, -1)]
+
+
+def _round(
+    normal: Float, scale: float, margin: float, undecided: NDArray[np.bool_], nearest: Float | None = None
+) -> Float:
+    """Round to the nearest whole number of steps. Mark in ``undecided`` the values that are too near to a half.
+
+    Where ``normal`` has two rows, a mark is for both values of a column.
+    """
     normal *= scale
-    nearest = np.rint(normal)
+    nearest = np.rint(normal, out=nearest)
     normal -= nearest
-    undecided |= np.abs(normal) >= margin
+    near = np.abs(normal, out=normal) >= margin
+    for part in np.atleast_2d(near):
+        undecided |= part
     return nearest
 
 
-def _decide(stream: Stream, x: int, y: int, scale: float) -> tuple[int, int]:
-    """Round one pair in interval arithmetic; read further bits until both roundings are decided."""
+def _decide(stream: Stream, x: int, y: int, scale: float, more: list[int] | None = None) -> tuple[int, int]:
+    """Round one pair; read further bits until fixed-point or interval arithmetic decides both roundings.
+
+    The first two further words may be given as ``more``.
+    """
     exact_scale = Fraction(scale)
     bits = 63  # x <= X 2^bits <= x + 1, and the same for Y
     while True:
-        more = [int(word) & (2**64 - 1) for word in stream.words(2)]
-        x, y, bits = (x << 64) + more[0], (y << 64) + more[1], bits + 64
+        first_word, second_word = stream.words(2).tolist() if more is None else more
+        more = None
+        x, y, bits = (x << 64) + (first_word & _MASK), (y << 64) + (second_word & _MASK), bits + 64
         magnitude = x if x >= 0 else -x - 1
         if magnitude == 0:
             continue  # the logarithm has no lower bound yet
+        if bits == fixed.BITS and (rounded := fixed.round_pair(x, y, scale)) is not None:
+            return rounded
         with intervals.LOCK:
             iv = intervals.INTERVALS
             iv.prec = bits + 64

@@ -16,22 +16,24 @@ The height of a uniform point of the cap has density `(1-t^2)^((d-3)/2)` on `[γ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.privacy.sampling import discrete, gaussian, intervals
+from scoreshield.privacy.sampling import discrete, fixed, gaussian, intervals
 from scoreshield.privacy.sampling.gaussian import Float
-from scoreshield.privacy.sampling.stream import Stream, Words
+from scoreshield.privacy.sampling.stream import BlockStream, Stream, Words
 
 _U = 2.0**-53
 #: Bound on the error of one standard normal of the fast path.
 _NORMAL = gaussian.ERROR
 #: A cap below this share of the sphere is drawn by its height; a larger one by rejection from the whole sphere.
 _SMALL_CAP = 0.2
-_PAIRS = 8192  # a block of this size fits into the second-level cache
+_PAIRS, _BLOCK_PAIRS = gaussian._PAIRS, gaussian._BLOCK_PAIRS
 _HALVINGS = 9
 _EXPM1 = tuple((-1.0) ** k / float(np.prod(np.arange(1.0, k + 2))) for k in range(9))
 _MASK = 2**64 - 1
@@ -58,6 +60,25 @@ class Cap:
         return self.share < _SMALL_CAP
 
 
+class _Room(gaussian.Scratch):
+    """Room for the pairs, the words and the matrices of one block of rows."""
+
+    def __init__(self, pairs: int) -> None:
+        super().__init__(pairs)
+        self._numbers: list[Float] = [np.empty(0) for _ in range(3)]
+
+    def read_words(self, stream: Stream, count: int) -> Words:
+        if len(self.words) < count + 2:
+            self.words = np.empty(count + 2, dtype=np.int64)
+        return super().read_words(stream, count)
+
+    def take_matrix(self, place: int, rows: int, columns: int) -> Float:
+        """Return matrix number 0, 1 or 2, of this shape. What it held before is lost."""
+        if len(self._numbers[place]) < rows * columns:
+            self._numbers[place] = np.empty(rows * columns)
+        return self._numbers[place][: rows * columns].reshape(rows, columns)
+
+
 @dataclass
 class _Normals:
     """Rows of standard normals with errors up to _NORMAL, and the bits that they are computed from."""
@@ -68,33 +89,43 @@ class _Normals:
     longer: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
 
     @classmethod
-    def draw(cls, stream: Stream, rows: int, dimension: int) -> _Normals:
+    def draw(cls, stream: Stream, rows: int, dimension: int, room: _Room | None = None) -> _Normals:
+        """Draw rows of normals. Their values and words are in ``room``, if it is given, until it is used again."""
         pairs = (dimension + 1) // 2
-        words = stream.words(2 * rows * pairs).reshape(2, rows, pairs)
-        normals = cls(np.empty((rows, 2 * pairs)), words[0], words[1])
-        block = max(1, _PAIRS // pairs)
-        for start in range(0, rows, block):
-            part = slice(start, start + block)
-            first, second, outside = gaussian._normal_pairs(words[0, part].reshape(-1), words[1, part].reshape(-1))
-            normals.values[part, :pairs] = first.reshape(-1, pairs)
-            normals.values[part, pairs:] = second.reshape(-1, pairs)
-            for place in np.flatnonzero(outside):
-                normals._refine(stream, start + int(place) // pairs, int(place) % pairs)
+        most = max(1, (_BLOCK_PAIRS if isinstance(stream, BlockStream) else _PAIRS) // pairs)
+        room = _Room(min(most, rows) * pairs) if room is None else room
+        words = room.read_words(stream, 2 * rows * pairs).reshape(2, rows, pairs)
+        normals = cls(room.take_matrix(0, rows, 2 * pairs), words[0], words[1])
+        for start in range(0, rows, most):
+            part = slice(start, start + most)
+            values = normals.values[part].reshape(-1, 2, pairs).transpose(1, 0, 2)
+            *_, outside = gaussian._normal_pairs(words[0, part].reshape(-1), words[1, part].reshape(-1), room, values)
+            places = np.flatnonzero(outside).tolist()
+            following = stream.words(2 * len(places)).tolist() if places else []
+            for number, place in enumerate(places):
+                more = following[2 * number : 2 * number + 2]
+                normals._refine(stream, start + place // pairs, place % pairs, more)
         normals.values = normals.values[:, :dimension]
         return normals
 
-    def _refine(self, stream: Stream, row: int, pair: int) -> None:
-        """Recompute a pair with more random bits, because the float error bound does not hold for it."""
+    def _refine(self, stream: Stream, row: int, pair: int, more: list[int]) -> None:
+        """Recompute a pair with more random bits, because the float error bound does not hold for it.
+
+        The first two further words are given.
+        """
         x, y, bits = int(self.x[row, pair]), int(self.y[row, pair]), 63
         while True:
-            x, y, bits = _read(stream, x), _read(stream, y), bits + 64
+            words = stream.words(2).tolist() if bits > 63 else more
+            x, y, bits = (x << 64) + (words[0] & _MASK), (y << 64) + (words[1] & _MASK), bits + 64
+            if bits == fixed.BITS and (found := fixed.compute_floats(x, y)) is not None:
+                break
             with intervals.LOCK:
                 enclosures = _normal_enclosures(x, y, bits)
                 if enclosures is not None and all(float(value.delta) < 2.0**-60 for value in enclosures):
+                    found = float(enclosures[0].mid), float(enclosures[1].mid)
                     break
         self.longer[row, pair] = x, y, bits
-        self.values[row, pair] = float(enclosures[0].mid)
-        self.values[row, pair + self.x.shape[1]] = float(enclosures[1].mid)
+        self.values[row, pair], self.values[row, pair + self.x.shape[1]] = found
 
     def bits(self, row: int) -> list[tuple[int, int, int]]:
         pairs = self.x.shape[1]
@@ -112,52 +143,77 @@ class _Heights:
     longer: dict[int, Bits]
 
 
-def lean(cap: Cap, rows: Float, stream: Stream) -> Float:
-    """Draw round(factor u) for each unit row, as whole floats. The law of u is that of `Cap` around the row."""
+def lean(cap: Cap, rows: Float, stream: Stream, out: NDArray[np.floating[Any]] | None = None) -> Any:
+    """Draw round(factor u) for each unit row, as whole floats. The law of u is that of `Cap` around the row.
+
+    Args:
+        cap: The law.
+        rows: The unit rows.
+        stream: Where the words come from.
+        out: Where the draws are written; a new array of doubles by default.
+    """
     n, d = rows.shape
-    out = np.empty((n, d))
+    result = np.empty((n, d)) if out is None else out
     block = max(1, (1 << 20) // d)
+    most = _BLOCK_PAIRS if isinstance(stream, BlockStream) else _PAIRS
+    room = _Room.take(stream, min(most, min(block, n) * ((d + 1) // 2)))
     for start in range(0, n, block):
         part = slice(start, start + block)
-        _lean_block(cap, rows[part], stream, out[part])
-    return out
+        _lean_block(cap, rows[part], stream, result[part], room)
+    room.put_back(stream)
+    return result
 
 
-def _lean_block(cap: Cap, rows: Float, stream: Stream, out: Float) -> None:
-    heads = discrete.flip_coins(
-        stream, discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, cap.coin)))), len(rows)
-    )
+@lru_cache(maxsize=64)
+def _find_chance(coin: float) -> Callable[[int], tuple[int, int]]:
+    """Make the enclosures of 1 / (1 + e^-coin). Each is computed once: interval arithmetic takes long for a block."""
+    return lru_cache(maxsize=8)(discrete.enclose(lambda iv: 1 / (1 + iv.exp(-discrete.make_rational(iv, coin)))))
+
+
+def _lean_block(
+    cap: Cap, rows: Float, stream: Stream, out: NDArray[np.floating[Any]], room: _Room | None = None
+) -> None:
+    heads = discrete.flip_coins(stream, _find_chance(cap.coin), len(rows))
     whole = np.arange(len(rows))
     if cap.small:
         chosen, whole = np.flatnonzero(heads), np.flatnonzero(~heads)
         if len(chosen):
-            out[chosen] = _from_cap(cap, rows[chosen], stream)
+            out[chosen] = _from_cap(cap, _take_rows(rows, chosen, room), stream, room)
     while len(whole):
-        values, is_accepted = _from_sphere(cap, rows[whole], heads[whole], stream)
+        values, is_accepted = _from_sphere(cap, _take_rows(rows, whole, room), heads[whole], stream, room)
         out[whole[is_accepted]] = values[is_accepted]
         whole = whole[~is_accepted]
     out += 0.0  # no negative zeros
 
 
-def _from_sphere(cap: Cap, rows: Float, heads: NDArray[np.bool_], stream: Stream) -> tuple[Float, NDArray[np.bool_]]:
+def _take_rows(rows: Float, chosen: NDArray[np.intp], room: _Room | None) -> Float:
+    target: Float = (
+        np.empty((len(chosen), rows.shape[1])) if room is None else room.take_matrix(1, len(chosen), rows.shape[1])
+    )
+    return np.take(rows, chosen, axis=0, out=target, mode="clip")  # which needs no copy to check the places first
+
+
+def _from_sphere(
+    cap: Cap, rows: Float, heads: NDArray[np.bool_], stream: Stream, room: _Room | None = None
+) -> tuple[Float, NDArray[np.bool_]]:
     """Draw a uniform point of the sphere for each row; return also whether it lies on the side that the coin chose.
 
     Where the coin chose the cap, a point of the lower half is mirrored first.
     """
     n, d = rows.shape
-    normals = _Normals.draw(stream, n, d)
-    z = normals.values
-    length = np.sqrt(np.vecdot(z, z))
-    height = np.vecdot(z, rows) / length
+    normals = _Normals.draw(stream, n, d, room)
+    values = normals.values
+    length = np.sqrt(np.vecdot(values, values))
+    height = np.vecdot(values, rows) / length
     error = 1.1 * (2 * _NORMAL * np.sqrt(d) / length + (3 * d + 16) * _U)
     mirrored = heads & (height < 0)
     above = np.where(heads, np.abs(height), height) - cap.gamma
     unclear = np.abs(above) <= error
     is_accepted = (above >= 0) == heads
-    values = z / np.where(mirrored, -length, length)[:, None]
+    values /= np.where(mirrored, -length, length)[:, None]
     # |error of u_j| <= NORMAL / |z| + |u_j| slope
     flat, slope = _NORMAL / length, _NORMAL * np.sqrt(d) / length + (d + 10) * _U
-    unclear |= _round(cap.factor, values, flat, slope, None)
+    unclear |= _round(cap.factor, values, flat, slope, None, room)
     for row in np.flatnonzero(unclear):
         steps = _exact_sphere(cap, rows[row], bool(heads[row]), normals.bits(int(row)), stream)
         is_accepted[row] = steps is not None
@@ -166,23 +222,32 @@ def _from_sphere(cap: Cap, rows: Float, heads: NDArray[np.bool_], stream: Stream
     return values, is_accepted
 
 
-def _from_cap(cap: Cap, rows: Float, stream: Stream) -> Float:
-    """Draw a uniform point of each row's cap, by its height and a direction orthogonal to the row."""
+def _from_cap(cap: Cap, rows: Float, stream: Stream, room: _Room | None = None) -> Float:
+    """Draw a uniform point of each row's cap, by its height and a direction orthogonal to the row.
+
+    With c = s / |side| the point t v + s side / |side| is c z + (t - c <z, v>) v, so that the side is not needed.
+    """
     n, d = rows.shape
     heights = _draw_heights(cap, stream, n)
-    normals = _Normals.draw(stream, n, d)
-    z = normals.values
-    size = np.sqrt(np.vecdot(z, z))
-    side = z - np.vecdot(z, rows)[:, None] * rows
-    length = np.sqrt(np.vecdot(side, side))
+    normals = _Normals.draw(stream, n, d, room)
+    values = normals.values
+    square, along = np.vecdot(values, values), np.vecdot(values, rows)
+    size = np.sqrt(square)
+    length = _compute_side_length(values, rows, square, along)
     with np.errstate(divide="ignore", invalid="ignore"):  # where the side vanishes, interval arithmetic decides
-        side /= length[:, None]
         loss = (_NORMAL * np.sqrt(d) + (3 * d + 16) * _U * size) / length
-        values: Float = heights.t[:, None] * rows + heights.s[:, None] * side
+        ratio = heights.s / length
+        values *= ratio[:, None]
+        values += np.multiply(rows, (heights.t - ratio * along)[:, None], out=_make_matrix(room, n, d))
         # |error of u_j| <= NORMAL / |side| + (|v_j| + |w_j|) slope
         flat, slope = _NORMAL / length, 2 * loss + (d + 10) * _U + heights.error
         unclear = ~(loss < 2.0**-20)
-        unclear |= _round(cap.factor, values, flat, slope, (rows, side))
+
+        def find_sizes(row: int, point: Float) -> Float:
+            sizes: Float = np.abs(rows[row]) + np.abs(point - heights.t[row] * rows[row]) / heights.s[row]
+            return sizes
+
+        unclear |= _round(cap.factor, values, flat, slope, find_sizes, room)
     unclear[list(heights.longer)] = True
     for row in np.flatnonzero(unclear):
         start = heights.longer.get(int(row), (int(heights.words[row]), 63))
@@ -190,28 +255,47 @@ def _from_cap(cap: Cap, rows: Float, stream: Stream) -> Float:
     return values
 
 
+def _compute_side_length(z: Float, rows: Float, square: Float, along: Float) -> Float:
+    """Compute |z - <z, v> v| by Pythagoras. Where too little of z is left for that, compute it from the difference."""
+    rest = square - along * along
+    short = np.flatnonzero(~(rest >= square / 9))
+    if len(short):
+        side = z[short] - along[short, None] * rows[short]
+        rest[short] = np.vecdot(side, side)
+    length: Float = np.sqrt(rest)
+    return length
+
+
+def _make_matrix(room: _Room | None, rows: int, columns: int) -> Float:
+    return np.empty((rows, columns)) if room is None else room.take_matrix(2, rows, columns)
+
+
 def _round(
-    factor: float, values: Float, flat: Float, slope: Float, parts: tuple[Float, Float] | None
+    factor: float,
+    values: Float,
+    flat: Float,
+    slope: Float,
+    find_sizes: Callable[[int, Float], Float] | None,
+    room: _Room | None = None,
 ) -> NDArray[np.bool_]:
     """Round factor * values in place; return True for rows with an entry that is too near to a half to be decided.
 
-    The bound on each entry's error is flat + slope * size. The size is the sum of the sizes of the parts, or that of
-    the entry itself. All rows are first tried with the largest possible size, 3/2. Rows that fail are tried again with
-    their true sizes.
+    The bound on each entry's error is flat + slope * size. ``find_sizes`` gives the sizes of a row's entries from its
+    number and its values; without it, the size is that of the entry itself. All rows are first tried with the largest
+    possible size, 3/2. Rows that fail are tried again with their true sizes.
     """
     sizes = 1.5 * slope
-    scaled = values * factor
-    nearest = np.rint(scaled)
-    scaled -= nearest
-    np.abs(scaled, out=scaled)
+    scaled = np.multiply(values, factor, out=_make_matrix(room, *values.shape))
+    np.rint(scaled, out=values)
+    scaled -= values
     # 1.1 for second-order terms, and a few roundings of the product.
-    room = 0.5 - 1.1 * factor * (flat + sizes + 8 * _U)
-    is_undecided: NDArray[np.bool_] = ~(scaled.max(axis=1) < room)
+    room_left = 0.5 - 1.1 * factor * (flat + sizes + 8 * _U)
+    is_undecided: NDArray[np.bool_] = ~((scaled.max(axis=1) < room_left) & (scaled.min(axis=1) > -room_left))
     for row in np.flatnonzero(is_undecided):
-        size = np.abs(values[row]) if parts is None else np.abs(parts[0][row]) + np.abs(parts[1][row])
-        bound = 1.1 * factor * (flat[row] + slope[row] * size + 8 * _U * np.abs(values[row]))
-        is_undecided[row] = not bool(np.all(scaled[row] < 0.5 - bound))
-    values[:] = nearest
+        point = (values[row] + scaled[row]) / factor
+        size = np.abs(point) if find_sizes is None else find_sizes(int(row), point)
+        bound = 1.1 * factor * (flat[row] + slope[row] * size + 8 * _U * np.abs(point))
+        is_undecided[row] = not bool(np.all(np.abs(scaled[row]) < 0.5 - bound))
     return is_undecided
 
 
@@ -277,6 +361,9 @@ def _normal_enclosures(x: int, y: int, bits: int) -> tuple[Any, Any] | None:
         return None
     iv = intervals.INTERVALS
     iv.prec = bits + 64
+    if bits == fixed.BITS and (normals := fixed.compute_normals(x, y)) is not None:
+        first, second = (iv.mpf([value - fixed.ERROR, value + fixed.ERROR]) / fixed.ONE for value in normals)
+        return first, second
     radius = iv.sqrt(-2 * iv.log(iv.mpf([magnitude, magnitude + 1]) / (1 << bits)))
     if x < 0:
         radius = -radius
