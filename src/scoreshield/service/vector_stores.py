@@ -1,0 +1,165 @@
+"""The search of OpenAI's vector stores: a text goes in, and the records of a released ranking come out.
+
+A vector store here is a collection with an embedder. Its client retries a request by itself; a retry gets the same
+bytes and costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt
+
+from scoreshield.service.core import RecordTest, ServedAnswer, ServedCollection, ServedHit
+from scoreshield.service.interfaces import (
+    MOST_DEPTH,
+    FieldTests,
+    FormRoute,
+    RankingRequest,
+    describe_errors,
+    reject_form,
+    respond,
+)
+from scoreshield.service.problems import ServiceProblem
+from scoreshield.service.rest import REQUEST, CallerArgument, CollectionName, RequestArgument, SignatureModel
+
+Text = Annotated[str, Field(min_length=1, max_length=65_536)]
+
+
+class OpenAIRoute(FormRoute):
+    """A route whose errors have OpenAI's form."""
+
+    @staticmethod
+    def write_error(problem: ServiceProblem) -> dict[str, Any]:
+        kind = "invalid_request_error" if problem.status < 500 else "server_error"
+        return {"error": {"code": problem.code, "message": problem.detail, "param": None, "type": kind}}
+
+
+class OpenAIFault(BaseModel):
+    """Why a request failed."""
+
+    code: str
+    message: str
+    param: None
+    type: Literal["invalid_request_error", "server_error"]
+
+
+class OpenAIError(BaseModel):
+    """An error in OpenAI's form."""
+
+    error: OpenAIFault
+
+
+class OpenAIResults(BaseModel):
+    """The results of a search in OpenAI's form, with the charge and the signature of the service."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[dict[str, Any]]
+    has_more: Literal[False]
+    next_page: None
+    scoreshield: dict[str, Any]
+    request: str = REQUEST
+    signature: SignatureModel
+
+
+router = APIRouter(route_class=OpenAIRoute, tags=["openai"], responses=describe_errors(OpenAIError))
+
+
+class OpenAIRanking(BaseModel):
+    """How to rank. Records are ranked by their released scores, so a ranker has no effect."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ranker: str | None = None
+    score_threshold: FiniteFloat | None = None
+
+
+class TextQuery(BaseModel):
+    """One search for a text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    filters: dict[str, Any] | None = None
+    max_num_results: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | None = None
+    ranking_options: OpenAIRanking | None = None
+    rewrite_query: Literal[False] | None = None
+
+    @property
+    def text(self) -> str:
+        return self.query if isinstance(self.query, str) else self.query[0]
+
+
+@router.post("/v1/vector_stores/{name}/search", responses={200: {"model": OpenAIResults}})
+async def search_texts(name: CollectionName, body: TextQuery, asked: RequestArgument) -> Response:
+    """Find the best records of a text."""
+    return await respond(
+        asked,
+        name,
+        lambda served: [_read_part(served, body)],
+        lambda served, answers: _describe(body, served, answers[0]),
+    )
+
+
+@router.api_route(
+    "/v1/vector_stores/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
+)
+async def reject_store_path(rest: str, caller: CallerArgument) -> Response:
+    """Reject every other path of vector stores: it would read or change records."""
+    del rest, caller
+    raise ServiceProblem("not_offered")
+
+
+def _read_part(served: ServedCollection, body: TextQuery) -> RankingRequest:
+    k = None if body.max_num_results is None else min(body.max_num_results, served.data.size)
+    where = None if body.filters is None else _read_filter(FieldTests(served), body.filters)
+    return RankingRequest(served.read_text(body.text), k, where)
+
+
+def _read_filter(tests: FieldTests, content: Any, depth: int = 0) -> RecordTest:
+    """Read a comparison of a public field, or several that are joined by "and" or "or"."""
+    tests.count_condition()
+    if depth > MOST_DEPTH or not isinstance(content, dict) or not isinstance(content.get("type"), str):
+        raise reject_form()
+    kind = content["type"]
+    if set(content) == {"type", "filters"} and kind in ("and", "or") and isinstance(content["filters"], list):
+        inner = [_read_filter(tests, one, depth + 1) for one in content["filters"]]
+        join = all if kind == "and" else any
+        return lambda record: join(test(record) for test in inner)
+    if set(content) != {"type", "key", "value"}:
+        raise reject_form()
+    name, value = content["key"], content["value"]
+    if kind in ("eq", "ne", "in", "nin"):
+        test = tests.is_one_of(name, [value] if kind in ("eq", "ne") else value)
+        return test if kind in ("eq", "in") else lambda record: not test(record)
+    return tests.compare(name, kind, value)
+
+
+def _describe(body: TextQuery, served: ServedCollection, answer: ServedAnswer) -> dict[str, Any]:
+    """Write an answer in OpenAI's form. The member "scoreshield" names the charge; clients ignore it."""
+    least = None if body.ranking_options is None else body.ranking_options.score_threshold
+    hits = [hit for hit in answer.hits if least is None or (hit.score is not None and hit.score >= least)]
+    charges = [{"entry": answer.entry, "guarantee": answer.promise}]
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": [body.text],
+        "data": [_describe_hit(served, hit) for hit in hits],
+        "has_more": False,
+        "next_page": None,
+        "scoreshield": served.mark({"collection": served.name, "version": served.version, "charges": charges}),
+    }
+
+
+def _describe_hit(served: ServedCollection, hit: ServedHit) -> dict[str, Any]:
+    text = None if served.policy.text is None else hit.fields[served.policy.text]
+    shown = {name: value for name, value in hit.fields.items() if name != served.policy.text and value is not None}
+    return {
+        "file_id": str(hit.id),
+        "filename": str(hit.fields.get("filename", hit.id)),
+        "score": hit.score,
+        "attributes": shown,
+        "content": [] if text is None else [{"type": "text", "text": str(text)}],
+    }
