@@ -1,0 +1,122 @@
+"""The options of `scoreshield release --engine`, and what runs a release on a cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import scoreshield as ss
+from scoreshield._loading import make_printable
+from scoreshield.cli.options import ChargeOptions, IdentityOptions, OutputOptions, progress_bar
+from scoreshield.cli.output import say
+from scoreshield.report.certificate import describe_verdict
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where a release runs, if not in this process."""
+
+    engine: Annotated[
+        Literal["local", "dask", "spark", "ray"] | None,
+        typer.Option(help="Release a partitioned collection in blocks; --output is then a folder."),
+    ] = None
+    scheduler: Annotated[
+        str | None, typer.Option(help="With --engine: the address of a cluster; this machine without it.")
+    ] = None
+    key_folder: Annotated[
+        Path | None,
+        typer.Option(help="With --engine: a folder that only you and the workers can read, for the key while it runs."),
+    ] = None
+    keep_best: Annotated[
+        int | None,
+        typer.Option(
+            help="With --engine: store only this many best records of each block; the other scores are never stored."
+        ),
+    ] = None
+    id_column: Annotated[
+        str | None, typer.Option(help="With --engine: the column of public ids, kept beside scores and matches.")
+    ] = None
+    block_rows: Annotated[int | None, typer.Option(help="With --engine: records of a task, a multiple of 65,536.")] = (
+        None
+    )
+    unchecked: Annotated[
+        bool,
+        typer.Option("--unchecked", help="With --engine: do not read all rows before the charge to check them."),
+    ] = False
+
+    def check(self, identities: IdentityOptions, **others: bool) -> None:
+        """Check the options before anything is charged.
+
+        Args:
+            identities: Who is protected: on a cluster, single records.
+            others: Whether an option was given that a cluster does not take, by its name.
+        """
+        if self.engine is None:
+            given = (self.scheduler, self.key_folder, self.keep_best, self.id_column, self.block_rows)
+            if self.unchecked or any(value is not None for value in given):
+                raise ss.InvalidInput(
+                    "--scheduler, --key-folder, --keep-best, --id-column, --block-rows and --unchecked need --engine, "
+                    "which says what runs."
+                )
+            return
+        named = {"labels": identities.labels is not None, "centroids": identities.centroids, **others}
+        for name, is_given in named.items():
+            if is_given:
+                raise ss.InvalidInput(f"--{name.replace('_', '-')} cannot be used with --engine.")
+
+    def release(
+        self,
+        make: Callable[..., Any],
+        source: Path,
+        *arguments: Any,
+        output: Path,
+        array: str | None,
+        charge: ChargeOptions,
+        options: OutputOptions,
+        describe: Callable[[Any], Mapping[str, Any]] = lambda _: {},
+        **named: Any,
+    ) -> None:
+        """Make a release on the cluster, or go on with it, and print its certificate."""
+        if options.html or options.force:
+            raise ss.InvalidInput("--html and --force cannot be used with --engine: name a new folder.")
+        if charge.ledger is None and (charge.who or charge.why or charge.dataset):
+            raise ss.InvalidInput("--dataset, --who and --why need --ledger with --engine.")
+        with progress_bar(options.as_json) as show:
+            release = make(
+                restore_address(source),
+                *arguments,
+                to=restore_address(output),
+                column=array or "",
+                engine=self.engine,
+                scheduler=self.scheduler,
+                key_folder=self.key_folder,
+                block_rows=self.block_rows,
+                check_rows=not self.unchecked,
+                ledger=charge.open_account(),
+                seed=charge.seed,
+                progress=None if show is None else lambda _, done, total: show(done, total),
+                **named,
+            )
+        facts = describe(release)
+        if options.as_json:
+            typer.echo(json.dumps({"folder": release.address, **facts, **describe_verdict(release.guarantee)}))
+            return
+        say(str(release.guarantee))
+        for name, value in facts.items():
+            say(f"{name.replace('_', ' ').capitalize():<15} {value}")
+        say(f"Written        {make_printable(release.address)}, {len(release):,} part{'s' * (len(release) != 1)}")
+
+
+def restore_address(path: Path) -> str:
+    """Return the text of a path or an address. A path object has lost one slash of ``s3://``."""
+    text = str(path)
+    found = _ADDRESS.match(text)
+    return text if found is None else f"{found[1]}://{text[found.end() :]}"

@@ -1,0 +1,1 @@
+"""What runs the tasks of a release: this process, Dask, Spark or Ray."""

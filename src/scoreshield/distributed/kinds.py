@@ -1,0 +1,155 @@
+"""What a tile of each kind of release draws: rows and a stream in, released columns out.
+
+A kind that is here releases each record by itself: what it draws for one record depends on that record, on public facts
+and on the stream. So a tile needs nothing of the other tiles, and the promise is that of the same release on one
+machine. There are two exceptions. The tiles of a histogram are encrypted, and the driver adds the noise. Pairs of
+records have tiles of their own, and noise that covers what one record moves in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield.distributed.manifest import Manifest
+from scoreshield.distributed.parts import Columns, decode_matrix
+from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.embeddings import Rows
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.levels.tables import LevelChannel
+from scoreshield.privacy.noise import GaussianNoise, add_noise
+from scoreshield.privacy.sampling.stream import Stream
+from scoreshield.releases.batch import BatchAlphabet
+from scoreshield.releases.histogram import add_count_noise, count_scores
+from scoreshield.releases.index import draw_vectors
+from scoreshield.releases.index_plan import find_maker
+from scoreshield.releases.matches import screen_scores
+
+#: The most steps of the grid that 32 bits hold.
+_LARGEST_STEPS = 2**31 - 1
+#: Draws one tile: its manifest, the promise, its rows, its stream.
+TileDraw = Callable[[Manifest, Guarantee, Rows, Stream], Columns]
+
+
+def draw_scores(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
+    """Add noise to the scores of each query, or draw their levels from a table."""
+    scores = _embeddings.compute_scores(rows, manifest.queries, manifest.options["norm"], repeats=True)
+    values = np.clip(scores, *guarantee.score_range, out=scores).reshape(-1)
+    noise = guarantee.noise
+    assert noise is not None  # `release_scores` accepts no other mechanism
+    if isinstance(noise, LevelChannel):
+        values = noise.release(stream, values)
+    else:
+        add_noise(values, noise, guarantee.grid, stream)
+    numbers = np.arange(len(rows))
+    if len(manifest.queries) == 1:
+        return {"row": numbers, "score": values}
+    return {"row": numbers, "scores": values.reshape(len(manifest.queries), len(rows)).T}
+
+
+def draw_matches(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
+    """Name the records above the threshold, by randomised response, with noisy scores if they are refined."""
+    scores = _embeddings.compute_scores(rows, manifest.queries, manifest.options["norm"], repeats=True)[0]
+    np.clip(scores, *guarantee.score_range, out=scores)
+    candidates, values = screen_scores(scores, guarantee, stream)
+    return {"row": candidates, "score": values} if guarantee.details["refining_epsilon"] else {"row": candidates}
+
+
+def draw_index(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
+    """Draw the private vector of each record."""
+    projection, center = (decode_matrix(manifest.options[name]) for name in ("projection", "center"))
+    vectors = draw_vectors(find_maker(guarantee), rows, projection, center, stream)
+    return {"row": np.arange(len(rows)), "vector": vectors}
+
+
+def draw_batch(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
+    """Draw the symbol of each record: the queries that it names, and a level for each of them."""
+    alphabet = BatchAlphabet.from_guarantee(guarantee)
+    true = alphabet.find_symbols(rows, manifest.queries, manifest.options["norm"], None)
+    names, levels = alphabet.draw(true, stream)
+    return {"row": np.arange(len(rows)), "names": names, "levels": levels}
+
+
+def draw_histogram(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
+    """Count the scores in each bin, and add a one-time pad modulo 2^64, which hides the counts.
+
+    Counts are sums over all records, so that noise is added once, to the sum over all tiles. Until then no tile's
+    counts may be seen. The pad is uniform: without the key, the part reveals nothing. The driver has the key, subtracts
+    the pads from the sum, and adds the noise (`sum_counts`). Two different counts under one pad would show their
+    difference. They could come from a score at an edge whose last bit differs on another machine. So a part is written
+    once. What a second task computed stays in its memory, or in a temporary file that is removed at once. Parts must
+    not be deleted and made again.
+    """
+    del guarantee
+    edges = decode_matrix(manifest.options["edges"])
+    assert edges is not None  # `release_histogram` writes them
+    counts = count_scores(rows, manifest.queries, edges, manifest.options["norm"])
+    return {
+        "row": np.zeros(1, dtype=np.int64),
+        "padded": (counts.view(np.uint64) + _draw_pad(stream, len(counts)))[None],
+    }
+
+
+def sum_counts(parts: Iterable[Columns], pads: Iterable[Stream], guarantee: Guarantee, noise: Stream) -> list[int]:
+    """Sum the padded counts of all tiles, subtract the pads, and add the noise of the promise.
+
+    Args:
+        parts: What `draw_histogram` returned for each tile, of one or several tiles each.
+        pads: The stream of each tile.
+        guarantee: The promise.
+        noise: The stream of the noise.
+    """
+    total = np.zeros(guarantee.shape[0], dtype=np.uint64)
+    for columns in parts:
+        total += columns["padded"].sum(axis=0, dtype=np.uint64)
+    for stream in pads:
+        total -= _draw_pad(stream, len(total))
+    counts = total.view(np.int64)
+    add_count_noise(counts, guarantee, noise)
+    found: list[int] = counts.tolist()
+    return found
+
+
+def draw_pairs(guarantee: Guarantee, first: Rows, second: Rows | None, stream: Stream) -> Columns:
+    """Add noise to the scores of pairs: every record of one tile with every record of another, row by row.
+
+    Args:
+        guarantee: The promise.
+        first: The records of the first tile.
+        second: Those of the second; None for the pairs of the first tile, each once, above the diagonal.
+        stream: The stream of both tiles.
+    """
+    unit = _embeddings.normalise_rows(first)
+    if second is None:
+        values = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
+    else:
+        values = (unit @ _embeddings.normalise_rows(second).T).reshape(-1)
+    np.clip(values, *guarantee.score_range, out=values)
+    law = guarantee.noise
+    assert isinstance(law, GaussianNoise)  # a Gram matrix takes no other noise
+    add_noise(values, law, guarantee.grid, stream)
+    if not has_short_steps(guarantee):
+        return {"value": values}
+    steps = values / guarantee.grid  # exact: the grid is a power of two
+    return {"steps": np.clip(steps, -_LARGEST_STEPS, _LARGEST_STEPS).astype(np.int32)}
+
+
+def has_short_steps(guarantee: Guarantee) -> bool:
+    """Whether 32 bits hold noisy scores as whole steps, up to 12 standard deviations of the noise."""
+    return (1 + 12 * guarantee.noise_std) / guarantee.grid <= _LARGEST_STEPS
+
+
+def _draw_pad(stream: Stream, count: int) -> NDArray[np.uint64]:
+    return stream.words(count).astype(np.int64).view(np.uint64)
+
+
+#: The kinds of release.
+KINDS: dict[str, TileDraw] = {
+    "scores": draw_scores,
+    "matches": draw_matches,
+    "index": draw_index,
+    "batch": draw_batch,
+    "histogram": draw_histogram,
+}

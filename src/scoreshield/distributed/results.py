@@ -1,0 +1,113 @@
+"""A whole distributed release: its parts are read one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scoreshield._validation import check_count, validate
+from scoreshield.distributed import storage
+from scoreshield.distributed.blocks import select_best_scores
+from scoreshield.distributed.driver import read_final
+from scoreshield.distributed.parts import Columns, join_columns, read_part
+from scoreshield.distributed.storage import ReleaseFolder
+from scoreshield.errors import InvalidInput
+from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.releases.index import BestRecords
+
+
+class DistributedRelease:
+    """A release in parts on storage. Reading it costs no privacy.
+
+    Attributes:
+        guarantee: The promise; ``str(release.guarantee)`` is the certificate.
+        manifest: The public facts of the release.
+    """
+
+    def __init__(self, folder: ReleaseFolder) -> None:
+        self._folder = folder
+        self.manifest, self._final = read_final(folder)
+        self.guarantee: Guarantee = Guarantee.from_dict(self._final["guarantee"])
+        if replace(self.guarantee, provenance=None) != self.manifest.read_guarantee():
+            raise InvalidInput("The last file of the release states another promise than its manifest.")
+
+    def __repr__(self) -> str:
+        g = self.guarantee
+        return (
+            f"<{type(self).__name__} of {self.manifest.kind}, {self.manifest.source.rows:,} records in {len(self):,} "
+            f"parts: ({g.epsilon:g}, {g.delta:g})-DP, {g.mechanism}, {g.sampler} sampler>"
+        )
+
+    def __len__(self) -> int:
+        """How many parts there are."""
+        return len(self._final["parts"])
+
+    @property
+    def address(self) -> str:
+        """The folder of the release."""
+        return self._folder.address
+
+    def parts(self) -> Iterator[Columns]:
+        """Read the parts in the order of the records: a dictionary of columns each.
+
+        Raises:
+            InvalidInput: A part is missing, or its checksum is wrong.
+        """
+        yield from (read_part(self._read_file(number)) for number in range(len(self)))
+
+    def check_parts(self) -> None:
+        """Check that every part is there and has its checksum.
+
+        Raises:
+            InvalidInput: One is missing, or its checksum is wrong.
+        """
+        for number in range(len(self)):
+            self._read_file(number)
+
+    def _read_file(self, number: int) -> bytes:
+        content = self._folder.read(storage.name_part(number))
+        if content is None or storage.compute_digest(content) != self._final["parts"][number]["sha256"]:
+            raise InvalidInput(f"Part {number} of the release is missing or damaged.")
+        return content
+
+    def read(self) -> Columns:
+        """Read all parts into memory."""
+        return join_columns(list(self.parts()))
+
+    @validate(k=check_count)
+    def top_k(self, k: int) -> BestRecords:
+        """Return the records of the ``k`` best released scores, best first. It reads one part at a time."""
+        kept = self.manifest.options.get("best")
+        if kept is not None and k > kept:
+            raise InvalidInput(f"The release keeps the {kept:,} best records of each block; ask for at most that many.")
+        best: Columns = {"row": np.empty(0, dtype=np.int64), "score": np.empty(0)}
+        for columns in self.parts():
+            if "score" not in columns:
+                raise InvalidInput("This release has no single score for each record.")
+            best = select_best_scores(join_columns([best, columns]), k, self._final["tie_break"])
+        return BestRecords(best["score"], best["row"])
+
+    def scores(self) -> NDArray[Any]:
+        """Read all released scores into memory, (n,) for one query or (m, n) for several."""
+        if self.manifest.kind != "scores" or self.manifest.options.get("best") is not None:
+            raise InvalidInput("This release does not hold all scores.")
+        columns = self.read()
+        return columns["score"] if "score" in columns else columns["scores"].T
+
+
+def open_release(address: str | Path) -> DistributedRelease:
+    """Open a whole release in its folder.
+
+    Raises:
+        InvalidInput: It is not whole yet.
+    """
+    from scoreshield.distributed.readers import READERS  # which builds on this module
+
+    folder = storage.open_folder(address)
+    kind = read_final(folder)[0].kind
+    return READERS.get(kind, DistributedRelease)(folder)

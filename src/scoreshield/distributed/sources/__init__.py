@@ -1,0 +1,1 @@
+"""Where the records are: files, or a version of a table. Only public facts are described."""

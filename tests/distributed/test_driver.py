@@ -1,0 +1,594 @@
+"""The driver: one charge and one view, wherever a process ends, and one sentence where it cannot go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_support import (
+    QUERY,
+    RELEASE,
+    RELEASES,
+    SECRET,
+    Killed,
+    act_after,
+    fail_after,
+    holds_secret,
+    make_account,
+    read_files,
+    read_folder,
+    read_key_rows,
+    release,
+    use_same_key,
+    write_collection,
+)
+
+import scoreshield as ss
+import scoreshield.distributed as sd
+from scoreshield.distributed import blocks, driver, storage
+from scoreshield.distributed.engines.base import LocalEngine
+from scoreshield.distributed.keys import ReleaseKeyTable
+from scoreshield.distributed.storage import LocalFolder
+from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerError
+from scoreshield.privacy.ledger.accounts import PendingCharge
+
+
+@pytest.fixture(scope="module")
+def kept_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source") / "vectors"
+    write_collection(folder)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A collection that a test may change."""
+    write_collection(tmp_path / "vectors", (100, 50))
+    return tmp_path / "vectors"
+
+
+@pytest.fixture
+def same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_same_key(monkeypatch)
+
+
+def find_url(account: Any) -> str:
+    return str(account.ledger.name)
+
+
+def read_ledger(account: Any) -> bytes:
+    """Read the file of a ledger, and what a killed process may have left beside it."""
+    path = Path(find_url(account).removeprefix("sqlite:///"))
+    return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+
+
+#: Where a driver ends: what is called, how often before, and whether the last call still happens.
+STEPS: dict[str, tuple[Any, str, int, bool]] = {
+    "before the key is kept": (ReleaseKeyTable, "add", 1, True),
+    "after the key is kept": (ReleaseKeyTable, "add", 1, False),
+    "before the manifest": (LocalFolder, "put_if_absent", 1, True),
+    "after the manifest": (LocalFolder, "put_if_absent", 1, False),
+    "after the budget is checked": (driver.Driver, "_reserve", 1, False),
+    "in the check": (blocks, "_check_rows", 2, False),
+    "after the check": (driver, "describe_again", 1, False),
+    "in the transaction": (ReleaseKeyTable, "charge", 1, False),
+    "after the charge": (driver.Provenance, "of_entry", 1, True),
+    "after the key is shared": (LocalEngine, "share_key", 1, False),
+    "before a block is written": (LocalFolder, "put_if_absent", 3, True),
+    "after a block is written": (LocalFolder, "put_if_absent", 3, False),
+    "before the last values": (driver, "draw_last_values", 1, True),
+    "before the certificate": (LocalFolder, "put_if_absent", 5, True),
+    "after the certificate": (LocalFolder, "put_if_absent", 5, False),
+    "before the last file": (LocalFolder, "put_if_absent", 6, True),
+    "after the last file": (LocalFolder, "put_if_absent", 6, False),
+    "before the key ends": (ReleaseKeyTable, "destroy", 1, True),
+    "after the key ended": (ReleaseKeyTable, "destroy", 1, False),
+    "when it is opened": (driver, "read_final", 1, True),
+}
+
+
+#: Where a driver leaves no manifest, so that the next one draws another id.
+EARLY = ["before the key is kept", "after the key is kept", "before the manifest"]
+
+
+@pytest.fixture(scope="module")
+def wholes(kept_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The parts of releases that nothing interrupts, by the id."""
+    found = {}
+    for name in RELEASES[:2]:
+        to = tmp_path_factory.mktemp("whole") / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            use_same_key(patch, [name])
+            release(kept_source, to, ledger=make_account(to.parent))
+        found[name] = read_files(to)
+    assert [len(parts) for parts in found.values()] == [3, 3]
+    assert found[RELEASES[0]] != found[RELEASES[1]]
+    return found
+
+
+@pytest.mark.usefixtures("same_key")
+class TestGoingOn:
+    @pytest.mark.parametrize("step", STEPS)
+    def test_after_an_end_at_every_step(
+        self, kept_source: Path, tmp_path: Path, wholes: dict[str, dict[str, bytes]], step: str
+    ) -> None:
+        owner, name, calls, before = STEPS[step]
+        account = make_account(tmp_path)
+        to = tmp_path / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, owner, name, calls, before=before)
+            if owner is driver and name == "read_final":
+                patch.setattr("scoreshield.distributed.results.read_final", getattr(driver, name))
+            with pytest.raises(Killed):
+                release(kept_source, to, ledger=account)
+        if not (to / "release.json").exists():
+            with pytest.raises(InvalidInput, match=r"no (whole )?release"):
+                sd.open_release(to)
+        assert len(account.entries()) <= 1
+        found = release(kept_source, to, ledger=account)
+        name = RELEASES[1] if step in EARLY else RELEASE
+        assert read_files(to) == wholes[name]
+        assert len(account.entries()) == 1
+        assert account.spent == pytest.approx(2.0)
+        entry = account.entries()[0]
+        assert found.guarantee.provenance is not None
+        assert found.guarantee.provenance.entry == f"{entry.id}:{entry.hash}"
+        facts = json.loads(entry.guarantee)["details"]
+        assert (facts["release"], facts["snapshot"]) == (name, found.manifest.snapshot)
+        assert name in str(found.guarantee)
+        assert not holds_secret(read_ledger(account), SECRET)
+        assert [(row["release"], row["secret"]) for row in read_key_rows(account)] == [(name, None)]
+        assert account.ledger.verify()
+
+    def test_the_key_is_kept_until_then(self, kept_source: Path, tmp_path: Path) -> None:
+        """The search above finds a key that is there."""
+        account = make_account(tmp_path)
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, ReleaseKeyTable, "destroy", 1, before=True)
+            with pytest.raises(Killed):
+                release(kept_source, tmp_path / "out", ledger=account)
+        assert holds_secret(read_ledger(account), SECRET)
+
+    def test_twice(self, kept_source: Path, tmp_path: Path, wholes: dict[str, dict[str, bytes]]) -> None:
+        account = make_account(tmp_path)
+        for _ in range(2):
+            release(kept_source, tmp_path / "out", ledger=account)
+        assert read_files(tmp_path / "out") == wholes[RELEASE]
+        assert len(account.entries()) == 1
+
+    def test_what_killed_tasks_left_is_removed(self, kept_source: Path, tmp_path: Path) -> None:
+        """A file that was written and not named yet could be a second view of a block."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "link", _raise_killed)
+            patch.setattr(Path, "unlink", _raise_killed)  # the process is gone before it can tidy
+            with pytest.raises(Killed):
+                release(kept_source, to, ledger=account)
+        assert len(list(to.rglob(".*.part"))) == 1
+        release(kept_source, to, ledger=account)
+        assert list(to.rglob(".*")) == []
+
+
+def _raise_killed(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+class TestDriversAtOnce:
+    @pytest.mark.parametrize(
+        ("owner", "name"), [(PendingCharge, "commit"), (ReleaseKeyTable, "add")], ids=["charge", "key"]
+    )
+    def test_same_request(
+        self, kept_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    ) -> None:
+        """Two drivers that both find no charge, or no manifest: one charges, and both return the same release."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        barrier = threading.Barrier(2)
+        work = getattr(owner, name)
+        found: list[np.ndarray] = []
+
+        def work_together(*arguments: Any, **options: Any) -> Any:
+            barrier.wait(30)
+            return work(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, work_together)
+
+        def run() -> None:
+            ledger = ss.Ledger.open(find_url(account)).account("people")
+            found.append(release(kept_source, to, ledger=ledger).scores())
+
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(found) == 2
+        assert np.array_equal(*found)
+        assert len(account.entries()) == 1
+        assert [row["secret"] for row in read_key_rows(account)] == [None]
+        assert account.ledger.verify()
+
+    def test_other_request(self, source: Path, tmp_path: Path) -> None:
+        """A driver that waits between its manifest and its charge keeps its folder."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+
+        def begin_other(step: str, *_: int) -> None:
+            if step == "check":
+                with pytest.raises(InvalidInput, match="begun with other arguments"):
+                    release(source, to, epsilon=1.0, ledger=account)
+
+        first = release(source, to, ledger=account, progress=begin_other)
+        assert first.guarantee.epsilon == 2.0
+        assert account.spent == pytest.approx(2.0)
+
+
+class TestOneTransaction:
+    def test_failed_record_charges_nothing(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        account = make_account(tmp_path)
+
+        def fail(*_: Any) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ReleaseKeyTable, "charge", fail)
+            with pytest.raises(LedgerError):
+                release(source, tmp_path / "out", ledger=account)
+        assert account.entries() == []
+        assert read_folder(tmp_path / "out") == {}
+        assert read_key_rows(account) == []
+        release(source, tmp_path / "out", ledger=account)
+        assert len(account.entries()) == 1
+
+    def test_failed_charge_leaves_no_key(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(driver, "make_secret", lambda: SECRET)
+        account = make_account(tmp_path)
+
+        def spend(step: str, *_: int) -> None:
+            """Take the budget after it was checked and before the charge."""
+            if step == "check":
+                release(source, tmp_path / "other", epsilon=9.0, ledger=account)
+
+        with pytest.raises(BudgetExceeded):
+            release(source, tmp_path / "out", ledger=account, progress=spend)
+        assert read_folder(tmp_path / "out") == {}
+        assert [row["folder"] for row in read_key_rows(account)] == [str(tmp_path / "other")]
+        assert not holds_secret(read_ledger(account), SECRET)
+        assert len(account.entries()) == 1
+        release(source, tmp_path / "out", epsilon=1.0, ledger=account)
+        assert account.spent == pytest.approx(10.0)
+
+    def test_budget_is_checked_before_rows_are_read(self, source: Path, tmp_path: Path) -> None:
+        """The folder is free for a smaller release then."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        steps: list[str] = []
+        with pytest.raises(BudgetExceeded):
+            release(source, to, epsilon=11.0, ledger=account, progress=lambda step, *_: steps.append(step))
+        assert steps == []
+        assert read_folder(to) == {}
+        assert read_key_rows(account) == []
+        assert release(source, to, epsilon=9.0, ledger=account).guarantee.epsilon == 9.0
+        assert account.spent == pytest.approx(9.0)
+
+    def test_postgres(self, postgres: str, kept_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same with a server: the key with the charge, one charge after an end, and no key afterwards."""
+        monkeypatch.setattr(driver, "make_secret", lambda: SECRET)
+        schema = "distributed_keys"
+        import psycopg
+
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+            connection.execute(f"CREATE SCHEMA {schema}")
+        mark = "&" if "?" in postgres else "?"
+        url = f"{postgres}{mark}options=-csearch_path%3D{schema}"
+        account = ss.Ledger.create(url, epsilon=10.0, delta=0.0).account("people")
+        to = tmp_path / "out"
+
+        def read_rows() -> list[Any]:
+            with psycopg.connect(url) as connection:
+                return connection.execute("SELECT release, secret FROM scoreshield_release_keys").fetchall()
+
+        with monkeypatch.context() as patch:
+            fail_after(patch, ReleaseKeyTable, "add", 1)
+            with pytest.raises(Killed):
+                release(kept_source, to, ledger=account)
+        assert [secret for _, secret in read_rows()] == [SECRET.hex()]
+        with monkeypatch.context() as patch:
+            patch.setattr(ReleaseKeyTable, "charge", _fail_transaction)
+            with pytest.raises(LedgerError, match="the disk is full"):
+                release(kept_source, to, ledger=account)
+        assert account.entries() == []
+        assert read_folder(to) == {}
+        assert len(read_rows()) == 1  # of the first driver
+        with monkeypatch.context() as patch:
+            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            with pytest.raises(Killed):
+                release(kept_source, to, ledger=account)
+        first = (to / "parts" / "part-00000000.parquet").read_bytes()
+        assert [secret for _, secret in read_rows()] == [SECRET.hex()]
+        release(kept_source, to, ledger=account)
+        assert [secret for _, secret in read_rows()] == [None]
+        assert len(account.entries()) == 1
+        assert read_files(to)["part-00000000.parquet"] == first
+        assert account.ledger.verify()
+
+
+def _fail_transaction(*_: Any) -> None:
+    raise LedgerError("the disk is full")
+
+
+def read_parts(folder: Path) -> list[Path]:
+    return list(folder.glob("parts/*"))
+
+
+class TestStops:
+    def test_without_a_ledger(self, kept_source: Path, tmp_path: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            with pytest.raises(Killed):
+                release(kept_source, tmp_path / "out")
+        with pytest.raises(InvalidInput, match="whose key is lost: without a ledger"):
+            release(kept_source, tmp_path / "out")
+        with pytest.raises(InvalidInput, match="whose key is lost"):
+            release(kept_source, tmp_path / "out", ledger=make_account(tmp_path))
+
+    def test_another_account(self, kept_source: Path, tmp_path: Path) -> None:
+        account = make_account(tmp_path)
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            with pytest.raises(Killed):
+                release(kept_source, tmp_path / "out", ledger=account)
+        with pytest.raises(InvalidInput, match="another account"):
+            release(kept_source, tmp_path / "out", ledger=account.ledger.account("others"))
+        assert len(account.ledger.entries()) == 1
+
+    def test_edited_manifest(self, kept_source: Path, tmp_path: Path) -> None:
+        """A charge of one query does not give the answer to another, whatever the folder says."""
+        account, path = make_account(tmp_path), tmp_path / "out" / "manifest.json"
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            with pytest.raises(Killed):
+                release(kept_source, path.parent, ledger=account)
+        release(kept_source, tmp_path / "other", query=-QUERY, seed=1)
+        queries = json.loads((tmp_path / "other" / "manifest.json").read_bytes())["queries"]
+        edited = driver.Manifest.from_bytes(path.read_bytes())
+        path.write_bytes(dataclasses.replace(edited, queries=np.array(queries)).to_bytes())
+        shutil.rmtree(path.parent / "parts")
+        with pytest.raises(InvalidInput, match="was changed after the charge"):
+            release(kept_source, path.parent, query=-QUERY, ledger=account)
+        assert read_parts(path.parent) == []
+
+    def test_lost_last_file(self, source: Path, tmp_path: Path) -> None:
+        account = make_account(tmp_path)
+        release(source, tmp_path / "out", ledger=account)
+        (tmp_path / "out" / "release.json").unlink()
+        with pytest.raises(LedgerError, match="key destroyed"):
+            release(source, tmp_path / "out", ledger=account)
+        assert len(account.entries()) == 1
+
+    @pytest.mark.parametrize("name", ["notes.txt", "parts/part-00000000.parquet", ".hidden", "deep/er/file"])
+    def test_folder_not_empty(self, source: Path, tmp_path: Path, name: str) -> None:
+        path = tmp_path / "out" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+        account = make_account(tmp_path)
+        with pytest.raises(InvalidInput, match=r"not empty; name a new folder\.$"):
+            release(source, tmp_path / "out", ledger=account)
+        assert account.entries() == []
+        assert path.read_text() == "x"
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"query": -QUERY}, {"epsilon": 1.0}, {"norm": "ball"}, {"best": 5}, {"seed": 2}, {"check_rows": False}],
+        ids=str,
+    )
+    def test_folder_of_another_release(self, source: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+        account = make_account(tmp_path)
+        seed = 1 if "seed" in options else None
+        ledger = None if "seed" in options else account
+        release(source, tmp_path / "out", ledger=ledger, seed=seed)
+        with pytest.raises(InvalidInput, match="begun with other arguments"):
+            release(source, tmp_path / "out", **({"ledger": ledger} | options))
+        assert len(account.entries()) == (ledger is not None)
+
+    def test_a_file_in_place_of_the_folder(self, source: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").write_text("x")
+        with pytest.raises(InvalidInput, match="is a file"):
+            release(source, tmp_path / "out")
+
+    @pytest.mark.parametrize("to", ["vectors/out", "link/out", "vectors/../vectors/out", "other/../vectors"])
+    def test_folder_in_the_collection(self, source: Path, tmp_path: Path, to: str) -> None:
+        (tmp_path / "link").symlink_to(source)
+        (tmp_path / "other").mkdir()
+        with pytest.raises(InvalidInput, match="lies in the collection"):
+            release(source, tmp_path / to)
+        assert sorted(path.name for path in source.iterdir()) == ["0.npy", "1.npy"]
+
+    @pytest.mark.parametrize("restores_time", [False, True])
+    def test_changed_file_after_the_charge(
+        self, source: Path, tmp_path: Path, restores_time: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Other content of the same size and the same time of change stops the release, and so does going on.
+
+        Before the charge, the folder is empty again and takes the changed collection.
+        """
+        account, path = make_account(tmp_path), source / "1.npy"
+
+        def change(*_: Any) -> None:
+            before = path.stat()
+            content = np.load(path)
+            content[7] *= -1
+            np.save(path, content)
+            if restores_time:
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert path.stat().st_size == before.st_size
+
+        with pytest.raises(InvalidInput, match="changed while it was checked; nothing was charged"):
+            release(source, tmp_path / "out", ledger=account, progress=change)
+        assert account.entries() == []
+        assert read_folder(tmp_path / "out") == {}
+        with monkeypatch.context() as patch:
+            act_after(patch, PendingCharge, "commit", change)
+            with pytest.raises(InvalidInput, match=r"1\.npy changed since the release began") as caught:
+                release(source, tmp_path / "out", ledger=account)
+        assert "\n" not in str(caught.value)
+        assert len(account.entries()) == 1
+        assert read_parts(tmp_path / "out") == []
+        with pytest.raises(InvalidInput, match="files that changed since"):
+            release(source, tmp_path / "out", ledger=account)
+        assert len(account.entries()) == 1
+
+    def test_vanished_file(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        account = make_account(tmp_path)
+        act_after(monkeypatch, PendingCharge, "commit", (source / "1.npy").unlink)
+        with pytest.raises(FileError, match=r"Cannot read .*1\.npy"):
+            release(source, tmp_path / "out", ledger=account)
+        assert read_parts(tmp_path / "out") == []
+
+    def test_file_that_vanishes_during_the_check(self, source: Path, tmp_path: Path) -> None:
+        account = make_account(tmp_path)
+        with pytest.raises(InvalidInput, match="changed while it was checked; nothing was charged"):
+            release(source, tmp_path / "out", ledger=account, progress=lambda *_: (source / "1.npy").unlink())
+        assert account.entries() == []
+        assert read_folder(tmp_path / "out") == {}
+
+    def test_not_finite(self, source: Path, tmp_path: Path) -> None:
+        """A NaN in one file is found before the charge, and the error names no record."""
+        vectors = np.load(source / "1.npy")
+        vectors[37, 1] = np.nan
+        np.save(source / "1.npy", vectors)
+        account = make_account(tmp_path)
+        with pytest.raises(InvalidInput, match="NaN or an infinity; nothing was charged") as caught:
+            release(source, tmp_path / "out", ledger=account)
+        assert not any(text in str(caught.value) for text in ("37", "137", "1.npy"))
+        assert account.entries() == []
+        release(source, tmp_path / "other", ledger=account, check_rows=False)
+        assert account.spent == pytest.approx(2.0)
+
+    def test_other_version(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        account = make_account(tmp_path)
+        with monkeypatch.context() as patch:
+            fail_after(patch, LocalFolder, "put_if_absent", 2, before=True)
+            with pytest.raises(Killed):
+                release(source, tmp_path / "out", ledger=account)
+        path = tmp_path / "out" / "manifest.json"
+        path.write_bytes(path.read_bytes().replace(b'"version":"0', b'"version":"99.0', 1))
+        with pytest.raises(InvalidInput, match="install the same version"):
+            release(source, tmp_path / "out", ledger=account)
+        assert len(account.entries()) == 1
+
+    def test_full_disk(self, kept_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No space for a block ends with one sentence, leaves nothing half-written, and goes on later."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        sync = os.fsync
+
+        def fail(descriptor: int) -> None:
+            if os.fstat(descriptor).st_size > 100_000:
+                raise OSError(28, "No space left on device")
+            sync(descriptor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(FileError, match=r"No space left on device; start the same release again to go on\.$"):
+                release(kept_source, to, ledger=account)
+        assert list(read_folder(to)) == ["manifest.json"]
+        release(kept_source, to, ledger=account)
+        assert len(account.entries()) == 1
+
+
+class TestDamage:
+    @pytest.fixture
+    def whole(self, source: Path, tmp_path: Path) -> Path:
+        release(source, tmp_path / "out", seed=1)
+        return tmp_path / "out"
+
+    @pytest.fixture(params=["gone", "cut", "flipped", "swapped"])
+    def damaged(self, whole: Path, request: pytest.FixtureRequest) -> Path:
+        path = whole / storage.name_part(0)
+        content = path.read_bytes()
+        if request.param == "gone":
+            path.unlink()
+        elif request.param == "cut":
+            path.write_bytes(content[:-1])
+        elif request.param == "swapped":
+            shutil.copy(whole / "manifest.json", path)
+        else:
+            path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+        return whole
+
+    def test_part(self, damaged: Path) -> None:
+        with pytest.raises(InvalidInput, match="Part 0 of the release is missing or damaged"):
+            sd.open_release(damaged).scores()
+
+    @pytest.mark.parametrize("name", ["manifest.json", "release.json"])
+    def test_not_whole(self, whole: Path, name: str) -> None:
+        content = (whole / name).read_bytes()
+        (whole / name).unlink()
+        with pytest.raises(InvalidInput, match=r"holds no (whole )?release"):
+            sd.open_release(whole)
+        (whole / name).write_bytes(content[:-9])
+        with pytest.raises(InvalidInput, match="damaged"):
+            sd.open_release(whole)
+
+    def test_fewer_parts(self, whole: Path) -> None:
+        final = json.loads((whole / "release.json").read_bytes())
+        (whole / "release.json").write_text(json.dumps({**final, "parts": []}))
+        with pytest.raises(InvalidInput, match="damaged"):
+            sd.open_release(whole)
+
+    def test_manifest_of_another_release(self, whole: Path, source: Path, tmp_path: Path) -> None:
+        release(source, tmp_path / "other", seed=9)
+        shutil.copy(tmp_path / "other" / "manifest.json", whole / "manifest.json")
+        with pytest.raises(InvalidInput, match="damaged"):
+            sd.open_release(whole)
+
+
+def test_progress(kept_source: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    release(kept_source, tmp_path / "out", seed=1, progress=lambda *facts: seen.append(facts))
+    assert seen == [(step, done, 3) for step in ("check", "release") for done in (1, 2, 3)]
+
+
+def test_driver_without_an_answer_of_a_block(kept_source: Path, tmp_path: Path) -> None:
+    """An engine that loses a block does not make a release whole."""
+
+    class Forgetful(LocalEngine):
+        def run(self, task: Any, numbers: Any) -> Any:
+            return super().run(task, list(numbers)[1:])
+
+    with pytest.raises(FileError, match="1 of 3 blocks did not report"):
+        release(kept_source, tmp_path / "out", seed=1, engine=Forgetful())
+    assert not (tmp_path / "out" / "release.json").exists()
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_two_owners(has_ledger: bool, kept_source: Path, tmp_path: Path) -> None:
+    """Of drivers with different ledgers, or without one, the first to write its manifest has the folder.
+
+    The other stops before its charge: parts under two keys would be a mixture of two releases.
+    """
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first, second = make_account(tmp_path / "a"), make_account(tmp_path / "b") if has_ledger else None
+    stopped: list[str] = []
+
+    def make_other(step: str, *_: int) -> None:
+        before = read_folder(tmp_path / "out")
+        with pytest.raises(InvalidInput, match="whose key is lost: without a ledger, or with another one"):
+            release(kept_source, tmp_path / "out", ledger=second)
+        assert read_folder(tmp_path / "out") == before
+        stopped.append(step)
+
+    found = release(kept_source, tmp_path / "out", ledger=first, progress=make_other)
+    assert stopped == ["check"] * 3 + ["release"] * 3
+    assert len(found.scores()) == 160_010
+    assert len(first.entries()) == 1
+    if second is not None:
+        assert second.entries() == []
+        assert read_key_rows(second) == []
