@@ -8,7 +8,8 @@ RUN pip install --no-cache-dir uv==0.13.7
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY src src
 # Exactly the versions of uv.lock, each compared with its hash.
-RUN uv sync --frozen --no-dev --no-editable --no-cache --compile-bytecode --extra demo --extra parquet --extra postgres
+RUN uv sync --frozen --no-dev --no-editable --no-cache --compile-bytecode \
+    --extra demo --extra parquet --extra postgres --extra service --extra traces
 
 FROM python:3.13.14-slim-trixie@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 LABEL org.opencontainers.image.title="ScoreShield" \

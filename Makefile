@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint docs packages extras audit mutate bench bench-quick clean lock locked wheel lowest pythons workflows sbom image
+.PHONY: demo test test-engines lint docs packages extras audit mutate bench bench-quick clean lock locked wheel lowest pythons workflows sbom image
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -12,6 +12,11 @@ demo: $(VENV)/.installed-demo
 # A file at a time on each core, one thread each: their fixtures are made once, and threads do not fight.
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# Spark (491 MB, with a Java of the system) and Ray (240 MB) in an environment of their own, which takes minutes to make.
+ENGINES := .venv-engines
+test-engines: $(ENGINES)/.installed
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/distributed/test_spark.py tests/distributed/test_ray.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -60,7 +65,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/frameworks.py
 
 # Every experiment on its quick grid (each in about two minutes on two cores), then the results page. A run that was
-# stopped goes on; `make clean` forgets the runs. DATA is the folder of the compact data sets.
+# stopped goes on; `make clean` forgets the runs. DATA is the folder of the compact data sets (docs/data.md).
 DATA        ?= ../shared/data
 EXPERIMENTS := dp-fr dp-rag gram-sts gram-movielens gram-vision runtime noise
 
@@ -92,8 +97,9 @@ lowest: $(VENV)/.installed-packaging
 pythons: $(VENV)/.installed-packaging
 	$(BIN)/python tools/check_install.py pythons $(PYTHONS)
 
+# zizmor reads the workflows of this repository, and the one that users copy.
 workflows: $(VENV)/.installed-packaging
-	$(BIN)/zizmor --offline --persona pedantic .github
+	$(BIN)/zizmor --offline --persona pedantic .github examples/audit-workflow.yml
 
 # The packages of the core install, as a bill of materials (CycloneDX).
 sbom:
@@ -106,12 +112,17 @@ image:
 	$(ENGINE) run --rm --read-only --cap-drop ALL --security-opt no-new-privileges --network none --tmpfs /tmp scoreshield:local --version
 
 clean:
-	rm -rf $(VENV) site site-zensical .cache runs dist sbom.cdx.json demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	rm -rf $(VENV) $(ENGINES) site site-zensical .cache runs dist sbom.cdx.json demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ScoreShield needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(ENGINES)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[ray,spark]' 'hypothesis>=6.100' 'pytest>=8'
+	@touch $@
 
 $(VENV)/.installed-demo: $(BIN)/python pyproject.toml
 	$(PIP) install --editable '.[demo]'

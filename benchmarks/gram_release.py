@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--epsilon", type=float, default=20.0)
     parser.add_argument("--radius", type=float, default=2.0)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     with np.load(arguments.data_dir / "stsb_test_minilm.npz") as file:
         rows, i, j, human = file["emb"], file["i"], file["j"], file["score"]
@@ -38,6 +39,7 @@ def main() -> None:
             delta=1e-5,
             adjacency=ss.GramRadius(arguments.radius),
             denoise=method,
+            device=arguments.device,
             rng=0,
         )
         seconds = time.perf_counter() - start

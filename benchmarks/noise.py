@@ -1,21 +1,24 @@
 """Speed of the exact secure sampler against NumPy's insecure one and two peer libraries, in one run.
 
 python benchmarks/noise.py            (needs the 'peers' extra)
+python benchmarks/noise.py --threads  (only the times on several cores)
 """
 
 from __future__ import annotations
 
 import timing  # first: it pins the threads
 
+import argparse
 import memory
 import multiprocessing
 import time
+from typing import Any
 
 import numpy as np
 
 import scoreshield as ss
 from scoreshield.privacy.sampling import gaussian
-from scoreshield.privacy.noise import choose_grid_step
+from scoreshield.privacy.noise import GaussianNoise, add_noise, choose_grid_step
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
 from scoreshield.privacy.sampling.stream import ResearchStream, SecureStream
 
@@ -29,13 +32,13 @@ def ours(stream: SecureStream | ResearchStream, size: int = MILLION) -> float:
 
 
 def undecided() -> tuple[float, float]:
-    """How many pairs a million draws leave to interval arithmetic, on average over ten million, and the time of one."""
+    """How many pairs of a million draws double precision leaves open, on average over ten million; the time of one."""
     count, decide = 0, gaussian._decide
 
-    def counted(stream: SecureStream, x: int, y: int, scale: float) -> tuple[int, int]:
+    def counted(*given: Any) -> tuple[int, int]:
         nonlocal count
         count += 1
-        return decide(stream, x, y, scale)
+        return decide(*given)
 
     gaussian._decide = counted
     try:
@@ -76,6 +79,12 @@ def triangle(n: int) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", action="store_true", help="only the table of threads")
+    if parser.parse_args().threads:
+        timing.heading("Noise added to scores, rounded to the grid, secure", "all cores")
+        show_threads()
+        return
     timing.heading("A million draws of Gaussian noise")
     secure = ours(SecureStream())
     rows = [
@@ -88,15 +97,36 @@ def main() -> None:
     for name, seconds in rows:
         print(f"{name:<50} {1e3 * seconds:12.1f} ms {seconds / secure:10.1f} x")
 
-    pairs, interval = undecided()
-    share = pairs * interval / secure
-    print(f"left to interval arithmetic: {pairs:.0f} pairs, {1e6 * interval:.0f} us each, {share:.0%} of the time")
+    pairs, each = undecided()
+    share = pairs * each / secure
+    print(f"left to fixed-point arithmetic: {pairs:.0f} pairs, {1e6 * each:.0f} us each, {share:.0%} of the time")
+
+    timing.heading("Noise added to scores, rounded to the grid, secure", "all cores")
+    show_threads()
 
     timing.heading("The triangle of a 16,384-square Gram matrix, product and noise, no projection")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         seconds, matrices = pool.apply(triangle, (16_384,))
     draws = 16_384 * 16_383 // 2
     print(f"{seconds:.1f} s, {1e9 * seconds / draws:.0f} ns a draw; peak memory {matrices:.2f} matrices of that size")
+
+
+def show_threads() -> None:
+    """Print the time for several sizes and numbers of threads, all of one run, taken in turn."""
+    counts, law, step = timing.list_thread_counts(), GaussianNoise(SCALE), choose_grid_step(SCALE)
+    print(f"{'draws':>12}" + "".join(f"{count:>9} thr." for count in counts) + "   ratio to one thread")
+    for size, rounds in ((1_000, 200), (10_000, 200), (100_000, 50), (MILLION, 20), (10 * MILLION, 10)):
+        values = np.zeros(size)
+        shortest = dict.fromkeys(counts, float("inf"))
+        for _ in range(rounds):
+            for count in counts:
+                with timing.use_threads(count):
+                    start = time.perf_counter()
+                    add_noise(values, law, step, SecureStream())
+                    seconds = time.perf_counter() - start
+                shortest[count] = min(shortest[count], seconds)
+        times = "".join(f"{1e3 * shortest[count]:10.2f} ms" for count in counts)
+        print(f"{size:>12,}{times}   " + ", ".join(f"{shortest[1] / shortest[count]:.2f}" for count in counts))
 
 
 def _numpy() -> float:

@@ -166,7 +166,7 @@ def _command_line() -> Any:
 def _pip(words: list[str]) -> str | None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for word in words:
-        named = re.fullmatch(r"scoreshield\[(.+)\]", word)
+        named = re.fullmatch(r"(?:scoreshield|\.)\[(.+)\]", word)
         for extra in named[1].split(",") if named else []:
             if extra not in project["optional-dependencies"]:
                 return f"no extra {extra!r}"

@@ -101,7 +101,7 @@ def watch_samplers(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     watch(discrete, "draw_weighted", "weighted", lambda _, weights: ((tuple(weights),), 1))
     watch(discrete, "draw_columns", "choose", lambda _, table, rows: ((table.copy(),), len(rows)))
     watch(discrete, "fill_table", "table", lambda _, weights, first, out: ((weights, first), len(out)))
-    watch(sphere, "lean", "lean", lambda cap, rows, _: ((cap,), len(rows)))
+    watch(sphere, "lean", "lean", lambda cap, rows, *_: ((cap,), len(rows)))
     return calls
 
 

@@ -18,6 +18,17 @@ def noisy_gram(n: int, noise: float, seed: int, d: int = 5) -> np.ndarray:
     return rows @ rows.T + (w + w.T) / 2
 
 
+def cosines(n: int, noise: float, rank: int = 8, seed: int = 0) -> np.ndarray:
+    """Cosines of random vectors plus symmetric noise of this standard deviation off the diagonal."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n, rank))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    upper = np.triu(rng.standard_normal((n, n)) * noise, 1)
+    matrix = rows @ rows.T + upper + upper.T
+    np.fill_diagonal(matrix, 1)
+    return matrix
+
+
 def assert_feasible(matrix: np.ndarray) -> None:
     """A valid cosine matrix, in the sense that every projection promises."""
     assert np.array_equal(matrix, matrix.T)

@@ -54,7 +54,9 @@ class TestEveryRelease:
         )
 
     def test_no_delta_is_not_a_default(self, name: str) -> None:
-        assert "above 0 for Gaussian noise" in complaint(lambda: RELEASES[name](delta=0.0))
+        text = complaint(lambda: RELEASES[name](delta=0.0))
+        assert "above 0 for Gaussian noise" in text
+        assert ("for_='ranking' keeps more and needs none" in text) == (name == "release_scores")
 
     def test_no_epsilon_is_a_type_error(self, name: str) -> None:
         arguments = {"release_scores": (GOOD, QUERY), "release_row": (GOOD, 0), "release_gram": (GOOD,)}[name]

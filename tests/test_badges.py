@@ -1,4 +1,4 @@
-"""The badges of the README say what pyproject.toml says."""
+"""The badges of the README say what pyproject.toml and the tests say."""
 
 from __future__ import annotations
 

@@ -6,10 +6,12 @@ first frame of the library inwards, and through everything that they lead to.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import concurrent.futures
 import functools
 import gc
+import importlib
 import inspect
 import signal
 import sys
@@ -269,7 +271,10 @@ def test_no_public_function_is_forgotten() -> None:
     assert all(hasattr(getattr(ss, name), "__wrapped__") for name in RELEASES)
     modules = {name for name in ss.__all__ if inspect.ismodule(getattr(ss, name))}
     # Those of the curator's own analysis take clean data and give clean figures back; searches and stores are below.
-    assert modules == {"attack", "audit", "decisions", "plan", "risk", "search", "stores", "tasks"}
+    assert modules == {"attack", "audit", "decisions", "distributed", "plan", "risk", "search", "stores", "tasks"}
+    # Tasks of a cluster are walked in tests/distributed.
+    on_clusters = [getattr(ss.distributed, name) for name in ss.distributed.__all__ if name.startswith("release_")]
+    assert all(hasattr(function, "__wrapped__") for function in on_clusters)
 
 
 def attempt(work: Callable[[], Any]) -> BaseException | None:
@@ -874,3 +879,76 @@ def test_store_constructors_clear_frames() -> None:
         store = getattr(ss.stores, name)
         if isinstance(store, type) and name.endswith("Store") and name != "Store":
             assert hasattr(store.__init__, "__wrapped__"), name
+
+
+#: Classes that hold released values or public facts only.
+RELEASED_ONLY = {"BatchEffect", "Hit", "Hits", "IndexNotSaved", "ModeChoice", "SentenceHits"}
+#: Members that store or return what they are given, or return a constant, and read nothing.
+STORED = {
+    "PrivateCorpus.private_search",
+    "PrivateNearestNeighbors.__init__",
+    "PrivateNearestNeighbors.guarantee_",
+    "PrivateRetriever.search",
+    "PrivateSearch.releases_scores",
+    "PrivateSearch.version",
+    "PrivateVectorStore.choice",
+    "PrivateVectorStore.class_name",
+    "PrivateVectorStore.client",
+    "PrivateVectorStore.embeddings",
+    "PrivateVectorStore.mode",
+    "PrivateVectorStore.search",
+}
+PUBLIC_MODULES = {
+    "search": "pip install scoreshield",
+    "integrations.haystack": "pip install 'scoreshield[haystack]'",
+    "integrations.langchain": "pip install 'scoreshield[langchain]'",
+    "integrations.llama_index": "pip install 'scoreshield[llama-index]'",
+    "integrations.scikit_learn": "pip install 'scoreshield[sklearn]'",
+    "integrations.sentence_transformers": "pip install 'scoreshield[sentence-transformers]'",
+    "integrations.text": "pip install scoreshield",
+}
+
+
+def _is_cleared(function: Any) -> bool:
+    """Whether one of the layers of a function is `clear_frames_on_error`."""
+    while function is not None:
+        if function.__code__.co_name in ("call_and_clear", "await_and_clear"):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+def _list_functions(module: Any) -> Iterator[tuple[str, Any]]:
+    """List the public functions of a module, and the constructors, methods and properties of its public classes."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    for public in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
+        value = getattr(module, public)
+        if inspect.isfunction(value):
+            yield public, value
+        if not inspect.isclass(value) or public in RELEASED_ONLY:
+            continue
+        for name, member in vars(value).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            is_own = inspect.isfunction(function) and function.__module__.startswith("scoreshield")
+            if is_own and (not name.startswith("_") or name == "__init__"):
+                yield f"{public}.{name}", function
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_public_methods_clear_their_frames(name: str) -> None:
+    """Whatever a store, a model or a ledger raises inside a public method, no frame of it keeps a record."""
+    try:
+        module = importlib.import_module(f"scoreshield.{name}")
+    except InvalidInput as error:
+        pytest.skip(f"{error}: {PUBLIC_MODULES[name]}")
+    functions = dict(_list_functions(module))
+    assert functions
+    assert {place for place, function in functions.items() if not _is_cleared(function)} <= STORED
+
+
+def test_packages_define_no_functions() -> None:
+    """The packages of the frameworks give other names to the classes of the library, and add no method."""
+    for path in (Path(__file__).parents[1] / "packages").rglob("*.py"):
+        if "tests" not in path.parts:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            assert not [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)], path

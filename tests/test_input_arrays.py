@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import UserList, deque
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,6 @@ REJECTED: dict[str, Any] = {
     "pandas text column": lambda: pandas().Series(["x", "secret"]),
     "pandas dates": lambda: pandas().DataFrame({"a": pandas().to_datetime(["2020-01-01"])}),
     "polars texts": lambda: polars().DataFrame({"a": ["secret"]}),
-    "lazy polars": lambda: polars().DataFrame(ROWS).lazy(),
     "sparse tensor": lambda: torch().tensor(ROWS).to_sparse(),
     "complex tensor": lambda: torch().tensor(ROWS).to(torch().complex64),
     "tensor of eight bits": lambda: torch().tensor(ROWS).to(torch().float8_e4m3fn),
@@ -217,6 +217,64 @@ def test_rejected_forms(form: str) -> None:
     assert "secret" not in text
     assert len(text) < 300
     assert caught.value.__context__ is None, "an error of another library may show a value"
+
+
+def _masked() -> Any:
+    return np.ma.masked_array(ROWS[0], mask=[True, False, False, False])
+
+
+def _release() -> Any:
+    return ss.release_scores(ROWS, QUERY, **CONTRACT)
+
+
+MASKED: dict[str, Any] = {
+    "array": lambda: np.ma.masked_array(ROWS, mask=ROWS > 1),
+    "list": lambda: [ROWS[1], _masked()],
+    "tuple": lambda: (ROWS[1].tolist(), _masked()),
+    "deque": lambda: deque([ROWS[1], _masked()]),
+    "list type": lambda: UserList([ROWS[1], _masked()]),
+    "list with a tensor": lambda: [torch().tensor(ROWS[1]), _masked()],
+    "one value": lambda: [[1.0, np.ma.masked], [1.0, 2.0]],
+    "pandas column": lambda: pandas().Series([ROWS[1], _masked()]),
+    "polars column": lambda: polars().Series([ROWS[1], _masked()], dtype=polars().Object),
+}
+
+
+@pytest.mark.parametrize("form", MASKED)
+def test_masked_values_are_not_used(form: str) -> None:
+    """A mask at any place is found; NumPy would read what it hides."""
+    with pytest.raises(ss.InvalidInput, match=r"'embeddings' .* must be an array without a mask"):
+        ss.release_scores(MASKED[form](), QUERY, **CONTRACT)
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, deque, UserList])
+def test_releases_in_sequences_are_rejected(wrap: Any) -> None:
+    for rows in ([_release(), ROWS[0]], [ROWS[0], _release()]):
+        with pytest.raises(ss.InvalidInput, match="must be a two-dimensional array of real numbers"):
+            ss.release_scores(wrap(rows), QUERY, **CONTRACT)
+
+
+def test_frames_with_a_column_of_vectors() -> None:
+    """The error names the column to pass, and no value; a lazy frame is collected first."""
+    frames = (
+        pandas().DataFrame({"id": range(N), "v": list(ROWS)}),
+        pandas().DataFrame({"v": ROWS.tolist()}),
+        polars().DataFrame({"id": range(N), "v": ROWS.tolist()}),
+    )
+    for frame in frames:
+        for call in (
+            lambda f: ss.release_scores(f, QUERY, **CONTRACT),
+            lambda f: ss.PrivateSearch(f, epsilon=8, rng=1),
+        ):
+            with pytest.raises(
+                ss.InvalidInput, match=r"pass the column that holds the vectors, such as frame\['v'\]\.$"
+            ):
+                call(frame)
+        assert ss.release_scores(frame["v"], QUERY, **CONTRACT).noisy.shape == (N,)
+    lazy = polars().DataFrame(ROWS).lazy()
+    for call in (lambda f: ss.release_scores(f, QUERY, **CONTRACT), lambda f: ss.PrivateSearch(f, epsilon=8, rng=1)):
+        with pytest.raises(ss.InvalidInput, match=r"collect\(\) it first"):
+            call(lazy)
 
 
 class Unreadable:

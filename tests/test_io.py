@@ -60,7 +60,7 @@ def test_parquet_lists_or_numbers(tmp_path: Path) -> None:
         ({"v": pa.array([[1.0, 2.0], [3.0]])}, "lists of one length"),
         ({"v": pa.array([[1.0, 2.0], None])}, "lists of one length"),
         ({"v": pa.array([[1.0], [3.0, 4.0, 5.0]])}, "lists of one length"),
-        ({"v": pa.array([[1.0]]), "w": pa.array([[1.0]])}, "2 columns of lists"),
+        ({"v": pa.array([[1.0]]), "w": pa.array([[1.0]])}, "several columns of lists"),
         ({"name": pa.array(["a"])}, "neither a column of lists nor numeric columns"),
     ],
 )
@@ -132,8 +132,43 @@ def test_a_name_for_a_file_without_names(tmp_path: Path) -> None:
 
 
 def test_unknown_endings(tmp_path: Path) -> None:
-    with pytest.raises(ss.InvalidInput, match=r"\.npy, \.npz or \.parquet"):
-        _files.read_array(tmp_path / "embeddings.csv")
+    with pytest.raises(ss.InvalidInput, match=r"\.npy, \.npz, \.parquet or \.csv"):
+        _files.read_array(tmp_path / "embeddings.xlsx")
+
+
+def test_csv_with_and_without_a_header(tmp_path: Path) -> None:
+    """A .csv file holds one row of numbers per line; one column or one line is a vector where one is asked for."""
+    np.savetxt(tmp_path / "plain.csv", ROWS + 0.5, delimiter=",")
+    np.savetxt(tmp_path / "named.csv", ROWS + 0.5, delimiter=";", header="a;b;c", comments="")
+    np.savetxt(tmp_path / "column.csv", ROWS[:, 1])
+    assert np.array_equal(_files.read_array(tmp_path / "plain.csv", mapped=True), ROWS + 0.5)
+    assert np.array_equal(_files.read_array(tmp_path / "named.csv"), ROWS + 0.5)
+    assert np.array_equal(_files.read_array(tmp_path / "column.csv"), ROWS[:, 1])
+    with pytest.raises(ss.InvalidInput, match="without a name"):
+        _files.read_array(tmp_path / "plain.csv", name="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("a,b\n", "a header and no numbers"),
+        ("0.1,0.2\n0.3\n", r"Line 2 of .* has 1 cells, where the table has 2 columns"),
+        ("0.1,0.2\n0.3,secret\n", r"Line 2, column 2, of .* is not a finite number"),
+        ("0.1,0.2\n0.3,nan\n", r"Line 2, column 2, of .* is not a finite number"),
+        ("0.1,secret\n0.3,0.4\n", "Line 1 .* numbers and texts"),
+        (",0,1\n0,0.3,0.4\n", "Line 1 .* numbers and texts"),  # how pandas writes a frame without names
+        ("0,1,2\n0.3,0.4,0.5\n", "Line 1 .* counts the columns"),
+        ("1,2,3\n0.3,0.4,0.5\n", "Line 1 .* counts the columns"),
+        ("\x00\x01,\udcff\n", "corrupt, truncated or of another kind"),
+    ],
+)
+def test_csv_that_is_no_matrix(tmp_path: Path, text: str, message: str) -> None:
+    """A table with a doubtful cell raises one sentence that shows no cell; no row is dropped silently."""
+    (tmp_path / "rows.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ss.InvalidInput, match=message) as caught:
+        _files.read_array(tmp_path / "rows.csv")
+    assert "secret" not in str(caught.value)
 
 
 def test_files_appear_together_or_not_at_all(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 import scoreshield as ss
 from scoreshield import _loading
 from scoreshield._files import read_array, read_json_lines
-from scoreshield.audit import journal
+from scoreshield.audit import journal, output_lines
 from scoreshield.bench.data.embedders import HashingEmbedder, embed_cached
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.grid import parse_yaml, read_yaml
@@ -158,7 +158,7 @@ class TestSizes:
                 tracemalloc.start()
                 try:
                     with pytest.raises((ValueError, TypeError)):
-                        journal.decode_output(
+                        output_lines.decode_output(
                             {"array": {"type": "<f8", "shape": shape, "half": half, "packed": packed}}
                         )
                     assert tracemalloc.get_traced_memory()[1] < 4 * MIB
@@ -170,15 +170,16 @@ class TestSizes:
         rng = np.random.default_rng(1)
         square = rng.random((20, 20))
         for output in (rng.random(100), rng.random((10, 12)), square + square.T, np.arange(90) % 2, rng.random(3)):
-            found = journal.encode_output(output, 10)
+            found = output_lines.encode_output(output, 10)
             assert found is not None
-            assert np.array_equal(journal.decode_output(json.loads(json.dumps(found[0]))), output)
+            assert np.array_equal(output_lines.decode_output(json.loads(json.dumps(found))), output)
 
     def test_output_could_not_read_back_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An output that could not be read back is not kept."""
-        monkeypatch.setattr(journal, "LARGEST", 800)
-        assert journal.encode_output(np.arange(100.0), 100) is not None
-        assert journal.encode_output(np.arange(101.0), 101) is None
+        monkeypatch.setattr(output_lines, "LARGEST", 800)
+        assert output_lines.encode_output(np.arange(100.0), 100) is not None
+        assert output_lines.encode_output(np.arange(101.0), 101) is None
+        assert output_lines.encode_output({"scores": [np.arange(101.0)]}, 101) is None
 
 
 # ---- Archives whose structure is wrong.

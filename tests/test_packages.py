@@ -67,7 +67,7 @@ def test_files(name: str) -> None:
     folder = ROOT / "packages" / name
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     readme = (folder / "README.md").read_text("utf-8")
-    assert f"pip install {name}" in readme
+    assert f"pip install '.[{PACKAGES[name][0]}]' packages/{name}\n" in readme, "no package is published yet"
     _, _, source, path = PACKAGES[name]
     parts = path.split(".")
     assert f"from {path} import PrivateRetriever" in readme

@@ -29,6 +29,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 MAKE_TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
 
+EXAMPLE = ROOT / "examples" / "audit-workflow.yml"  # users copy it
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 
 
@@ -50,6 +51,7 @@ def check_install() -> ModuleType:
     "name",
     [
         ".dockerignore",
+        ".gitattributes",
         ".github/ISSUE_TEMPLATE/config.yml",
         ".github/dependabot.yml",
         ".github/pull_request_template.md",
@@ -96,6 +98,7 @@ def test_changelog_form() -> None:
     assert {"Added", "Changed", "Fixed", "Security"} <= set(sections)
     if len(versions) == 1:
         assert len(sections) == len(set(sections)), "one section of each kind"
+        assert "Breaking" not in read("CHANGELOG.md"), "a first version breaks nothing"
 
 
 def test_versions_agree(check_install: ModuleType) -> None:
@@ -119,7 +122,7 @@ def list_steps(path: Path) -> Iterator[dict[str, Any]]:
         yield from job["steps"]
 
 
-@each_workflow
+@pytest.mark.parametrize("path", [*WORKFLOWS, EXAMPLE], ids=lambda path: path.stem)
 def test_actions_are_pinned(path: Path) -> None:
     """Every action is named by its commit, with the version beside it; one action has one commit everywhere."""
     uses = re.findall(r"uses: (\S+)(.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -127,7 +130,9 @@ def test_actions_are_pinned(path: Path) -> None:
     for action, comment in uses:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action), action
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{action}{comment}"
-    everywhere = {use for other in WORKFLOWS for use in re.findall(r"uses: (\S+)@(\w+)", other.read_text("utf-8"))}
+    everywhere = {
+        use for other in (*WORKFLOWS, EXAMPLE) for use in re.findall(r"uses: (\S+)@(\w+)", other.read_text("utf-8"))
+    }
     assert len(everywhere) == len(dict(everywhere))
 
 
@@ -172,13 +177,34 @@ def test_release_workflow() -> None:
     assert "enable-cache: true" not in text
 
 
+def test_all_packages_are_published() -> None:
+    """The release workflow builds scoreshield and every package of packages/; each change tests them."""
+    flow = yaml.safe_load(read(".github/workflows/release.yml"))
+    build = [step.get("run", "") for step in flow["jobs"]["build"]["steps"]]
+    first, second = (next(n for n, run in enumerate(build) if name in run) for name in ("check_install", "build_pack"))
+    assert first < second, "the check of the wheel empties dist/"
+    assert build[second].endswith(" --built"), "the wheel that was compared with the tag is not built again"
+    assert any("twine check --strict dist/*.whl dist/*.tar.gz" in run for run in build)
+    commands = [step.get("run") for step in list_steps(ROOT / ".github" / "workflows" / "tests.yml")]
+    assert {"make packages", "make extras"} <= set(commands)
+
+
+def test_example_workflow() -> None:
+    """The workflow that users copy installs what its audits need, and `make workflows` reads it."""
+    for job in yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["jobs"].values():
+        (line,) = [step["run"] for step in job["steps"] if "pip install" in step.get("run", "")]
+        (extras,) = re.findall(r"'scoreshield\[([\w,-]+)\]'", line)
+        assert {"audit", "report"} <= set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    assert " examples/audit-workflow.yml\n" in read("Makefile").partition("\nworkflows:")[2]
+
+
 def test_zizmor() -> None:
     """zizmor, which knows the usual faults of workflows, finds none."""
     program = shutil.which("zizmor", path=str(Path(sys.executable).parent)) or shutil.which("zizmor")
     if program is None:
         pytest.skip("zizmor is not installed")
     done = subprocess.run(
-        [program, "--offline", "--persona", "pedantic", "--format", "json", str(ROOT / ".github")],
+        [program, "--offline", "--persona", "pedantic", "--format", "json", str(ROOT / ".github"), str(EXAMPLE)],
         capture_output=True,
         text=True,
         check=False,
@@ -201,8 +227,8 @@ def test_issue_form(path: Path) -> None:
 def test_issue_forms() -> None:
     """There are four forms; reports of security faults are led away from public issues."""
     assert [path.stem for path in FORMS] == ["bug", "certificate", "docs", "mechanism"]
-    link = yaml.safe_load(read(".github/ISSUE_TEMPLATE/config.yml"))["contact_links"][0]
-    assert "SECURITY.md" in link["about"]
+    links = yaml.safe_load(read(".github/ISSUE_TEMPLATE/config.yml")).get("contact_links", [])
+    assert [link for link in links if not link["url"].endswith("/security/advisories/new")] == []
     for form in ("bug", "certificate"):
         assert "SECURITY.md" in read(f".github/ISSUE_TEMPLATE/{form}.yml")
 
@@ -264,7 +290,30 @@ def test_checked_tests_exist(check_install: ModuleType) -> None:
     """The tests of the installed wheel are there, and each extra with tests exists."""
     named = chain(check_install.CORE_TESTS, *check_install.EXTRA_TESTS.values())
     assert [name for name in named if not (ROOT / name).is_file()] == []
-    assert check_install.EXTRA_TESTS.keys() <= PROJECT["optional-dependencies"].keys()
+    assert check_install.EXTRA_TOOLS.keys() <= check_install.EXTRA_TESTS.keys()
+
+
+def test_every_extra_is_tested_or_excused(check_install: ModuleType) -> None:
+    """Each extra has tests at its lowest versions, or stands on a list with a reason."""
+    tested, excused = check_install.EXTRA_TESTS.keys(), check_install.UNTESTED_EXTRAS
+    assert sorted([*tested, *excused]) == sorted(PROJECT["optional-dependencies"])
+    assert all(len(reason) > 10 for reason in excused.values())
+
+
+def test_all_brings_all() -> None:
+    """`[all]` brings every extra for users, except those that docs/dependencies.md names with a reason."""
+
+    def expand(extra: str) -> set[str]:
+        found = {extra}
+        for requirement in PROJECT["optional-dependencies"][extra]:
+            named = re.fullmatch(r"scoreshield\[([\w,-]+)\]", requirement)
+            found.update(*(expand(name) for name in named[1].split(",")) if named else ())
+        return found
+
+    developers = {"dev", "docs", "mutation", "packaging", "peers"}
+    left_out = {"face-embedders", "image-embedders", "ray", "spark"}
+    assert expand("all") == PROJECT["optional-dependencies"].keys() - developers - left_out
+    assert all(f"`[{name}]`" in read("docs/dependencies.md") for name in ("all", "stores", *left_out))
 
 
 def test_wheel_comparison(check_install: ModuleType, tmp_path: Path) -> None:
@@ -335,7 +384,15 @@ def list_image_faults(dockerfile: str) -> list[str]:
 def list_service_faults(compose: str) -> list[str]:
     """List the rights that a service of a compose file has and does not need."""
     faults = []
-    for service in yaml.safe_load(compose)["services"].values():
+    content = yaml.safe_load(compose)
+    inner = {name for name, network in content.get("networks", {}).items() if (network or {}).get("internal")}
+    for service in content["services"].values():
+        networks = set(service.get("networks", []))
+        ports = service.get("ports", [])
+        is_inner = "network_mode" not in service and networks != set() and networks <= inner
+        is_closed = service.get("network_mode") == "none" or is_inner
+        is_local = bool(networks & inner) and bool(ports) and all(port.startswith("127.0.0.1:") for port in ports)
+        secrets = {k: v for k, v in service.get("environment", {}).items() if re.search("PASSWORD|SECRET|TOKEN", k)}
         user = re.sub(r"\$\{\w+:-(.*)\}", r"\1", str(service.get("user", "")))
         checks = {
             "root": re.fullmatch(r"[1-9]\d*:[1-9]\d*", user) is not None,
@@ -343,7 +400,9 @@ def list_service_faults(compose: str) -> list[str]:
             "capabilities": service.get("cap_drop") == ["ALL"] and not service.get("cap_add"),
             "new privileges": "no-new-privileges:true" in service.get("security_opt", []),
             "privileged": not service.get("privileged"),
-            "a network": service.get("network_mode") == "none",
+            "a network": (is_closed and not ports) or ("network_mode" not in service and is_local),
+            "a password in the file": all(k.endswith("_FILE") or ":?" in v for k, v in secrets.items()),
+            "no health check": "restart" not in service or "healthcheck" in service,
             "no limit of processes": 0 < service.get("pids_limit", 0) <= 4096,
             "no limit of memory": "mem_limit" in service,
             "the image latest": not service.get("image", ":latest").endswith(":latest"),
@@ -384,7 +443,7 @@ def test_image_fault_is_found(change: Callable[[str], str], fault: str) -> None:
 
 
 def test_compose() -> None:
-    """The service has no rights that a release does not need."""
+    """No container has rights that it does not need, a port for other computers, or a password in the file."""
     assert list_service_faults(read("compose.yaml")) == []
 
 
@@ -397,6 +456,12 @@ def test_compose() -> None:
         (lambda text: text.replace("no-new-privileges:true", "no-new-privileges:false"), "new privileges"),
         (lambda text: text.replace("read_only: true", "read_only: true\n    privileged: true"), "privileged"),
         (lambda text: text.replace("network_mode: none", "network_mode: host"), "a network"),
+        (lambda text: text.replace("    network_mode: none\n", "    networks: [front]\n"), "a network"),
+        (lambda text: text.replace("    network_mode: none\n", ""), "a network"),
+        (lambda text: text.replace("127.0.0.1:8741:", "8741:"), "a network"),
+        (lambda text: text.replace("{internal: true}", "{}"), "a network"),
+        (lambda text: text.replace("_PASSWORD_FILE: ", "_PASSWORD: "), "a password in the file"),
+        (lambda text: text.replace("healthcheck:", "x-health:"), "no health check"),
         (lambda text: text.replace("    pids_limit: 256\n", ""), "no limit of processes"),
         (lambda text: text.replace("    mem_limit: 8g\n", ""), "no limit of memory"),
         (lambda text: text.replace("scoreshield:local", "scoreshield:latest"), "the image latest"),
@@ -404,8 +469,8 @@ def test_compose() -> None:
     ],
 )
 def test_compose_fault_is_found(change: Callable[[str], str], fault: str) -> None:
-    """The check finds each right that it is for."""
-    assert list_service_faults(change(read("compose.yaml"))) == [fault]
+    """The check finds each right that it is for, in one container or in several."""
+    assert set(list_service_faults(change(read("compose.yaml")))) == {fault}
 
 
 def test_image_gets_few_files() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scoreshield import _loading
 from scoreshield._files import RunFolder, describe_difference, read_json_lines
 from scoreshield.errors import FileError, InvalidInput
 
@@ -143,6 +145,26 @@ def test_line_cut_short(tmp_path: Path) -> None:
         path.write_bytes(b"{broken}\n1\n")
         with pytest.raises(InvalidInput, match="damaged before its end"):
             read_json_lines(path)
+
+
+def test_line_added_while_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that another process adds between the opening and the reading are left out, and no error."""
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"1\n2\n")
+    measure = os.fstat
+
+    def measure_then_append(descriptor: int) -> os.stat_result:
+        before = measure(descriptor)
+        with path.open("ab") as file:
+            file.write(b"3\n")
+        return before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_loading.os, "fstat", measure_then_append)
+        assert read_json_lines(path)[:2] == [1, 2]
+        with pytest.raises(InvalidInput, match="grew while it was read"):
+            _loading.read_bytes(path)
+    assert read_json_lines(path)[:3] == [1, 2, 3]
 
 
 def test_filelock_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

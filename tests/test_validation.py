@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+from collections import UserList, deque
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,7 +74,7 @@ def test_values_pass_in_their_final_type() -> None:
         (lambda: sample(1, epsilon=True), "epsilon", "of sample must be a positive finite number. Got True instead."),
         (lambda: sample(1, 1, 0), "k", "of sample must be a whole number, at least 1 and below 2^53. Got 0 instead."),
         (lambda: sample(1, 1, mode="slow"), "mode", "of sample must be one of 'fast', 'exact'. Got 'slow' instead."),
-        (lambda: sample("deep", 1), "rows", "The 'rows' parameter of sample must be a matrix. Got 'deep' instead."),
+        (lambda: sample("deep", 1), "rows", "'rows' parameter of sample must be a matrix. Got a text of 4 characters"),
         (lambda: Counter(-1), "start", "The 'start' parameter of Counter must be a whole number, at least 0"),
         (lambda: Counter(1).add("1"), "by", "The 'by' parameter of Counter.add must be a whole number"),
     ],
@@ -172,3 +176,64 @@ def test_no_array_content_in_messages() -> None:
         reject("rows", "a vector", np.full((2, 3), 0.123456))
     assert "0.123" not in str(caught.value)
     assert "an array of shape (2, 3) and type float64" in str(caught.value)
+
+
+class Named:
+    """An object whose representation shows what it holds."""
+
+    def __repr__(self) -> str:
+        return "secret"
+
+
+SHOWN: list[Any] = [None, True, 3, -1, 0.5, np.float32(0.5), Fraction(1, 3), "a word", int, Named]
+HIDDEN: list[Any] = [
+    {"a": "secret"}.values(),
+    {"secret": 1}.keys(),
+    deque(["secret"]),
+    UserList(["secret"]),
+    frozenset(["secret"]),
+    SimpleNamespace(a="secret"),
+    b"secret",
+    bytearray(b"secret"),
+    Named(),
+    np.array("secret"),
+    iter(["secret"]),
+    "secret " * 20,
+    Path("secret"),
+]
+
+
+@pytest.mark.parametrize("got", SHOWN, ids=repr)
+def test_messages_show_what_is_short_and_public(got: Any) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        reject("k", "a count", got)
+    assert str(caught.value) == f"The 'k' parameter must be a count. Got {got!r} instead."
+
+
+@pytest.mark.parametrize("name", ["k", "embeddings"])
+@pytest.mark.parametrize("got", HIDDEN, ids=lambda got: type(got).__name__)
+def test_messages_show_no_content(got: Any, name: str) -> None:
+    """Of any other value a message shows the type, or the number of characters, and nothing that it holds."""
+    with pytest.raises(InvalidParameter) as caught:
+        reject(name, "an array", got)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("got", ["secret", 0.123456, np.float64(0.123456), Fraction(123456, 1000001)])
+def test_messages_of_data_show_no_text_and_no_fraction(got: Any) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        reject("scores", "an array", got)
+    assert "secret" not in str(caught.value)
+    assert "123456" not in str(caught.value)
+
+
+def test_numbers_of_many_digits() -> None:
+    """Python prints no number of more than 4,300 digits."""
+    with pytest.raises(InvalidParameter, match=r"Got <class 'int'> instead\."):
+        check_count(10**5000, "k")
+
+
+def test_categories_are_not_shown() -> None:
+    polars = pytest.importorskip("polars", reason="pip install 'scoreshield[frames]' enables this")
+    with pytest.raises(InvalidParameter, match=r"an array of shape \(1,\) and type Enum instead"):
+        reject("labels", "numbers", polars.Series(["secret"], dtype=polars.Enum(["secret"])))

@@ -1,7 +1,8 @@
-"""Write the badges of the README from pyproject.toml: python tools/badges.py. A test compares them."""
+"""Write the badges of the README from pyproject.toml and tests/: python tools/badges.py. A test compares them."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,16 +10,18 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images" / "badges"
 #: The width of a character of the font, and the margin on each side of a text.
 _WIDTH, _MARGIN = 6.6, 6.0
+_TEST = re.compile(r"^\s*(?:async )?def test_", re.MULTILINE)
 
 
 def make_badges() -> dict[str, str]:
     """Make each badge, by the name of its file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     versions = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    tests = sum(len(_TEST.findall(path.read_text(encoding="utf-8"))) for path in (ROOT / "tests").rglob("test_*.py"))
     texts = {
         "licence": ("licence", project["license"]),
         "python": ("Python", f"{versions[0]} to {versions[-1]}"),
-        "tests": ("tests", "make test"),
+        "tests": ("test functions", f"over {tests // 1_000},000"),
     }
     if "Typing :: Typed" in project["classifiers"]:
         texts["typed"] = ("types", "mypy --strict")

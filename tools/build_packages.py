@@ -23,16 +23,19 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the packages to build; all by default")
+    parser.add_argument("--built", action="store_true", help="use the scoreshield that is in the output folder")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="the folder of the built files")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - {package.name for package in PACKAGES}
     if unknown:
         parser.error(f"no package {min(unknown)!r} in packages/; there are {', '.join(p.name for p in PACKAGES)}")
+    if arguments.built and not list(arguments.output.glob("scoreshield-*.whl")):
+        parser.error(f"there is no wheel of scoreshield in {arguments.output}; build it first: make wheel")
     chosen = [package for package in PACKAGES if not arguments.names or package.name in arguments.names]
     with tempfile.TemporaryDirectory() as folder:
         python = _make_environment(Path(folder, "build"))
         _run(python, *PIP, "install", "build")
-        for project in (ROOT, *chosen):
+        for project in chosen if arguments.built else (ROOT, *chosen):
             _run(python, "-m", "build", "--outdir", str(arguments.output), str(project), is_quiet=True)
         for package in chosen:
             _test(package, arguments.output, Path(folder, package.name))

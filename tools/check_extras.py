@@ -88,7 +88,7 @@ def find_sources() -> list[Source]:
 
 def read_extras(text: str) -> tuple[str, ...]:
     """Read the extras of the first install line of a text."""
-    found = re.search(r"pip install 'scoreshield\[([\w,-]+)\]'", text)
+    found = re.search(r"pip install '(?:scoreshield|\.)\[([\w,-]+)\]'", text)
     return tuple(found[1].split(",")) if found else ()
 
 
@@ -177,15 +177,15 @@ def install_and_run(sources: Iterable[Source], folder: Path) -> list[str]:
     """Run each source in an environment with exactly its install line, and return the names of those that fail."""
     wheels = folder / "wheels"
     pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
-    _run(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)).check_returncode()
+    builder = _make_environment(folder / "build")  # the environment of this process may have no pip
+    _run(builder, *pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT)).check_returncode()
     (wheel,) = wheels.glob("*.whl")
     failed = []
     for number, (extras, group) in enumerate(_group(sources).items()):
         named = f"[{','.join(extras)}]" if extras else ""
-        print(f"--- pip install 'scoreshield{named}'", flush=True)
+        print(f"--- pip install '.{named}'", flush=True)
         place = folder / str(number)
-        venv.create(place, with_pip=True)
-        python = str(place / ("Scripts" if os.name == "nt" else "bin") / "python")
+        python = _make_environment(place)
         _run(python, *pip, "install", f"{wheel}{named}").check_returncode()
         for source in group:
             work = place / "work" / source.path.stem
@@ -198,6 +198,11 @@ def install_and_run(sources: Iterable[Source], folder: Path) -> list[str]:
                 print(result.stdout[-3000:].decode(errors="replace"), flush=True)
                 failed.append(source.name)
     return failed
+
+
+def _make_environment(folder: Path) -> str:
+    venv.create(folder, with_pip=True)
+    return str(folder / ("Scripts" if os.name == "nt" else "bin") / "python")
 
 
 def _group(sources: Iterable[Source]) -> dict[tuple[str, ...], list[Source]]:

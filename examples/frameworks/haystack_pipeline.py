@@ -1,7 +1,7 @@
 """A Haystack pipeline over private notes: one line changes. Nothing is downloaded.
 
 Run it with: python examples/frameworks/haystack_pipeline.py
-It needs: pip install 'scoreshield[haystack]'
+It needs: pip install '.[haystack]' in a checkout of this repository
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 The embedding model and the language model are stand-ins, so that nothing is downloaded.
 Run it with: python examples/frameworks/langchain_rag.py
-It needs: pip install 'scoreshield[langchain]'
+It needs: pip install '.[langchain]' in a checkout of this repository
 """
 
 import re

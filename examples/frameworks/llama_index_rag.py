@@ -1,7 +1,7 @@
 """A LlamaIndex query engine over private notes: one line changes. Nothing is downloaded.
 
 Run it with: python examples/frameworks/llama_index_rag.py
-It needs: pip install 'scoreshield[llama-index]'
+It needs: pip install '.[llama-index]' in a checkout of this repository
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Private search over a Chroma collection: one private index, made once, answers every query.
 
 Run it with: python examples/stores/chroma_collection.py
-It needs: pip install 'scoreshield[chroma]'
+It needs: pip install '.[chroma]' in a checkout of this repository
 """
 
 import chromadb

@@ -1,7 +1,7 @@
 """Private search over a DuckDB table, and over the same records in a Parquet file.
 
 Run it with: python examples/stores/duckdb_table.py
-It needs: pip install 'scoreshield[duckdb]'
+It needs: pip install '.[duckdb]' in a checkout of this repository
 """
 
 import tempfile

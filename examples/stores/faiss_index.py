@@ -1,7 +1,7 @@
 """Search a FAISS index: its memory is viewed, not copied, and its approximate search is not used.
 
 Run it with: python examples/stores/faiss_index.py
-It needs: pip install 'scoreshield[faiss]'
+It needs: pip install '.[faiss]' in a checkout of this repository
 """
 
 import tempfile

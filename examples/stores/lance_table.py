@@ -1,7 +1,7 @@
 """Private search over a LanceDB table: which records pass a public threshold, by randomised response.
 
 Run it with: python examples/stores/lance_table.py
-It needs: pip install 'scoreshield[lancedb]'
+It needs: pip install '.[lancedb]' in a checkout of this repository
 """
 
 import tempfile

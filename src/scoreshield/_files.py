@@ -1,4 +1,4 @@
-"""Files in and out: embeddings from .npy, .npz and .parquet; releases to .npz; every write whole or not at all."""
+"""Files in and out: embeddings from .npy, .npz, .parquet and .csv; releases to .npz; writes whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield import _loading
-from scoreshield.errors import FileError, InvalidInput
+from scoreshield import _loading, _parquet, _text_tables
+from scoreshield.errors import FileError, InvalidArrayFile, InvalidInput
 
 FORMAT = 1  # of saved releases; a number never changes meaning
 
@@ -204,25 +204,29 @@ def write_json_file(path: str | Path, data: Mapping[str, Any]) -> None:
 def read_json_file(path: str | Path) -> Any:
     """Read a JSON file; what is in it is not checked."""
     with _loading.explain_read_errors(path):
-        return _loading.parse_json(_loading.read_bytes(path))
+        return _loading.parse_json(_loading.read_bytes(path, most=_loading.find_limit(0)))
 
 
 def read_array(path: str | Path, *, name: str | None = None, mapped: bool = False) -> NDArray[Any]:
     """Read embeddings or a query from a file.
 
     .npy holds one array. From .npz, ``name`` chooses; without it the file must hold one array, or one named
-    "embeddings", "emb" or "query". From .parquet, a column of fixed-length lists, or else all numeric columns.
+    "embeddings", "emb" or "query". From .parquet, a column of fixed-length lists, or else all numeric columns. .csv
+    holds one row of numbers per line, with or without a header. With ``mapped``, a .npy file is mapped, and a .parquet
+    file is a `scoreshield._rows.RowSource`, which is read part by part.
     """
     readers: dict[str, Callable[[], NDArray[Any]]] = {
         ".npy": lambda: _read_npy(path, mapped),
         ".npz": lambda: _read_npz(path, name),
-        ".parquet": lambda: _read_parquet(path, name),
+        ".parquet": lambda: _read_parquet(path, name, mapped),
+        ".csv": lambda: _text_tables.read_text_matrix(path),
     }
     suffix = Path(path).suffix.lower()
     if suffix not in readers:
-        raise InvalidInput(f"{path} must be a .npy, .npz or .parquet file, by its ending.")
-    if suffix == ".npy" and name is not None:
-        raise InvalidInput(f"{path} is an .npy file and holds one array without a name; leave {name!r} out.")
+        raise InvalidArrayFile(path, "must be a .npy, .npz, .parquet or .csv file, by its ending")
+    if suffix in (".npy", ".csv") and name is not None:
+        article = "an" if suffix == ".npy" else "a"
+        raise InvalidInput(f"{path} is {article} {suffix} file and holds one array without a name; leave {name!r} out.")
     return readers[suffix]()
 
 
@@ -237,6 +241,13 @@ def _read_npy(path: str | Path, mapped: bool) -> NDArray[Any]:
         return np.memmap(raw, header.dtype, "r", raw.tell(), header.shape, order)
 
 
+def _read_parquet(path: str | Path, name: str | None, mapped: bool) -> NDArray[Any]:
+    if not mapped:
+        return _parquet.read_parquet(path, name)
+    # A row source has what releases use of an array.
+    return cast("NDArray[Any]", _parquet.open_parquet(path, name))
+
+
 def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
     with _loading.open_regular_file(path) as raw:
         archive = _loading.Archive(raw, path)
@@ -244,86 +255,11 @@ def _read_npz(path: str | Path, name: str | None) -> NDArray[Any]:
         if name is None:
             usual = [option for option in ("embeddings", "emb", "query") if option in names]
             if len(names) != 1 and not usual:
-                raise InvalidInput(f"{path} holds several arrays ({_join_names(names)}); say which one by name.")
+                raise InvalidArrayFile(path, f"holds several arrays ({_loading.join_names(names)})", is_ambiguous=True)
             name = names[0] if len(names) == 1 else usual[0]
         if name not in names:
-            raise InvalidInput(f"{path} holds no array {name!r}; it holds {_join_names(names) or 'nothing'}.")
+            raise InvalidInput(f"{path} holds no array {name!r}; it holds {_loading.join_names(names) or 'nothing'}.")
         return archive[name]
-
-
-def _join_names(names: list[str]) -> str:
-    return ", ".join(_loading.make_printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
-
-
-def _read_parquet(path: str | Path, name: str | None) -> NDArray[Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise InvalidInput(f"Reading {path} needs the 'parquet' extra: pip install 'scoreshield[parquet]'.") from None
-    with _loading.open_regular_file(path) as raw:
-        try:
-            # The open file and not its name, which Arrow might take for an address or a folder of files.
-            table = _parquet_table(path, raw, parquet.ParquetFile(raw), pa, name)
-        except pa.ArrowException as error:
-            raise InvalidInput(f"{path} is not a readable Parquet file: {_loading.describe_error(error)}") from None
-        return _parquet_matrix(path, table, pa)
-
-
-def _parquet_table(path: str | Path, raw: BinaryIO, file: Any, pa: Any, name: str | None) -> Any:
-    """Read the column of lists, or the numeric columns, and no others."""
-    fields = [field for field in file.schema_arrow if name in (None, field.name)]
-    if name is not None and not fields:
-        raise InvalidInput(f"{path} holds no column {name!r}.")
-    chosen = [field for field in fields if _is_list(pa, field.type)]
-    if len(chosen) > 1:
-        raise InvalidInput(f"{path} holds {len(chosen)} columns of lists; say which one by name.")
-    chosen = chosen or [field for field in fields if _is_number(pa, field.type)]
-    if not chosen:
-        raise InvalidInput(f"{path} holds neither a column of lists nor numeric columns.")
-    names = [field.name for field in chosen]
-    if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
-        raise InvalidInput(f"{path} holds two columns of one name.")
-    on_disk, size, parts = os.fstat(raw.fileno()).st_size, 0, []
-    _loading.check_size(_parquet_size(file, chosen, pa), on_disk, path)
-    for batch in file.iter_batches(batch_size=2**12, columns=names):
-        size += batch.nbytes
-        _loading.check_size(size, on_disk, path)
-        parts.append(batch)
-    return pa.Table.from_batches(parts, schema=pa.schema(chosen)).select(names)
-
-
-def _parquet_size(file: Any, chosen: list[Any], pa: Any) -> int:
-    """Compute the bytes of these columns in memory, as the file states them: repeated values take few on disk.
-
-    A list of any length counts as one value; the true size of such columns is counted while they are read. (Arrow has
-    more facts about each column, but reading them from a damaged file can end the process.)
-    """
-    lengths = [field.type.list_size if pa.types.is_fixed_size_list(field.type) else 1 for field in chosen]
-    return 8 * int(file.metadata.num_rows) * sum(lengths)
-
-
-def _parquet_matrix(path: str | Path, table: Any, pa: Any) -> NDArray[Any]:
-    if not _is_list(pa, table.schema.field(0).type):
-        return np.column_stack([column.to_numpy() for column in table.columns])
-    column = table.column(0).combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if column.null_count or not len(column) or len(flat) % len(column):
-        raise InvalidInput(f"{path}: the embedding column must hold lists of one length, none missing.")
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-    if (lengths != lengths[0]).any():
-        raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
-    matrix: NDArray[Any] = flat.reshape(len(column), -1)
-    return matrix
-
-
-def _is_list(pa: Any, kind: Any) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_number(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 # ---- Folders of jobs that can be resumed.
@@ -515,6 +451,8 @@ def lock_file(path: Path, *, extra: str = "bench", is_private: bool = False) -> 
 def read_json_lines(path: Path) -> list[Any]:
     """Read the whole lines of a file of JSON lines; a last line that a kill cut short is left out.
 
+    Another process may append to the file meanwhile; its lines since the opening are left out.
+
     Returns:
         The value of each line, and nothing where there is no file.
 
@@ -522,7 +460,7 @@ def read_json_lines(path: Path) -> list[Any]:
         InvalidInput: A whole line is not JSON.
     """
     try:
-        lines = _loading.read_bytes(path).split(b"\n")
+        lines = _loading.read_bytes(path, growing=True).split(b"\n")
     except _loading.MissingFile:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Write numbers for people.
+"""Write numbers for people, and calls as their reader makes them.
 
 A function named ``format_*`` writes plain text, for sentences, terminals and tables of results. A function named
 ``typeset_*`` writes text for pages and charts, with superscripts, minus signs and no-break spaces.
@@ -7,9 +7,32 @@ A function named ``format_*`` writes plain text, for sentences, terminals and ta
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from decimal import ROUND_CEILING, Context
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_IS_COMMAND: ContextVar[bool] = ContextVar("_IS_COMMAND", default=False)
+
+
+# ---- Calls.
+
+
+def choose_words(python: str, command: str) -> str:
+    """Choose how a message names a call: as Python or, while a command runs, as the user of that command writes it."""
+    return command if _IS_COMMAND.get() else python
+
+
+@contextmanager
+def speak_commands() -> Iterator[None]:
+    """Name calls as commands and options within the block; see `choose_words`."""
+    token = _IS_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _IS_COMMAND.reset(token)
 
 
 # ---- Plain text.
@@ -21,6 +44,11 @@ def format_number(value: float) -> str:
         mantissa, exponent = f"{value:.3g}".split("e") if "e" in f"{value:.3g}" else (f"{value:.4g}", "")
         return f"{mantissa}e{int(exponent)}" if exponent else mantissa
     return f"{value:.4g}" if abs(value) < 10_000 else f"{float(f'{value:.4g}'):,.0f}"
+
+
+def format_bound(value: float) -> str:
+    """Write an epsilon, a delta or another bound in six digits, never below its value: 2, 1e-06, 4.42353."""
+    return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
 
 def format_rate(value: float) -> str:

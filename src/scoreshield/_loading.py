@@ -9,6 +9,7 @@ variable `VARIABLE` sets another limit.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -96,14 +97,31 @@ def explain_read_errors(path: str | Path) -> Iterator[None]:
         ) from None
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Read a regular file."""
+def read_bytes(path: str | Path, *, most: int | None = None, growing: bool = False) -> bytes:
+    """Read a regular file, of at most ``most`` bytes.
+
+    A file that grows while it is read raises an error, because it may be read half-written. With
+    ``growing`` the bytes that it had when it was opened are returned instead: for files to which
+    another process only appends.
+    """
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(size + 1)
+        if most is not None and size > most:
+            name = make_printable(str(path))
+            raise InvalidInput(f"{name} has {size:,} bytes, and a file of this kind has at most {most:,}.")
+        content = file.read(size if growing else size + 1)
         if len(content) > size:
             raise InvalidInput(f"{path} grew while it was read; read it when no other process writes to it.")
         return content
+
+
+def compute_checksum(path: str | Path) -> str:
+    """Compute the SHA-256 of a regular file, in hexadecimal, without holding the file in memory."""
+    with open_regular_file(path) as file:
+        digest = hashlib.sha256()
+        while part := file.read(2**24):
+            digest.update(part)
+        return digest.hexdigest()
 
 
 def read_stream(path: str | Path) -> bytes:
@@ -121,12 +139,21 @@ def parse_json(text: str | bytes) -> Any:
     """Parse a JSON text.
 
     Raises:
-        ValueError: It is not JSON, is nested too deeply, or holds NaN, an infinity or a number of thousands of digits.
+        ValueError: It is not JSON, is nested too deeply, names a member of an object twice, or holds NaN, an infinity
+            or a number of thousands of digits.
     """
     try:
-        return json.loads(text, parse_constant=_reject_number, parse_float=_finite)
+        return json.loads(text, parse_constant=_reject_number, parse_float=_finite, object_pairs_hook=_collect_members)
     except RecursionError:
         raise ValueError("the JSON text is nested too deeply") from None
+
+
+def _collect_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object. Of two members with one name, readers differ in which one counts."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("an object of the JSON text names a member twice")
+    return members
 
 
 def _reject_number(text: str) -> NoReturn:
@@ -152,6 +179,11 @@ def describe_error(error: BaseException) -> str:
 def make_printable(line: str) -> str:
     """Replace control characters: those of an untrusted text could move the cursor and overwrite earlier output."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def join_names(names: list[str]) -> str:
+    """List the first ten names that a file gives to its parts."""
+    return ", ".join(make_printable(name[:40]) for name in names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 # ---- Arrays.
@@ -215,7 +247,9 @@ class Archive:
 
     def __init__(self, file: BinaryIO, path: str | Path) -> None:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
-            raise InvalidInput(f"{path} is an .npy file in spite of its name, not an .npz file.")
+            is_disguised = Path(path).suffix.lower() != ".npy"
+            kind = "is an .npy file in spite of its name" if is_disguised else "is an .npy file, which holds one array"
+            raise InvalidInput(f"{path} {kind}, and no .npz file.")
         self._zip = zipfile.ZipFile(file)
         entries = self._zip.infolist()
         self._entries = {entry.filename.removesuffix(".npy"): entry for entry in entries}

@@ -10,9 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from scoreshield.privacy.adjacency import Adjacency
     from scoreshield.privacy.guarantee import Guarantee
+    from scoreshield.privacy.sampling.stream import ReleaseKey
 
-#: None draws from the secure sampler. A seed or a generator is research mode: results repeat and are not private.
-Rng: TypeAlias = int | np.random.Generator | None
+#: None draws from the secure sampler. A seed or a generator is research mode: results repeat and are not private. A
+#: `ReleaseKey` is the secure sampler under a secret key: the service repeats a release with it after a crash.
+Rng: TypeAlias = "int | np.random.Generator | ReleaseKey | None"
 
 #: How the standard deviation of Gaussian noise is found.
 Calibration: TypeAlias = Literal["analytic", "conservative", "classical"]

@@ -12,6 +12,7 @@ the function, also to what checks deep inside the function raise, so that no fun
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -23,6 +24,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield._rows import RowSource
 from scoreshield.errors import InvalidParameter
 
 P = ParamSpec("P")
@@ -31,6 +33,16 @@ Check = Callable[[Any, str], Any]
 
 #: Below this epsilon a release is pure noise.
 LEAST_EPSILON = 1e-9
+#: Parameters that take private data. Messages show no text and no fraction that was given for one of them.
+# fmt: off
+DATA_PARAMETERS = frozenset((
+    "X", "canaries", "clean", "clean_scores", "corpus", "documents", "embedding", "embeddings", "first",
+    "genuine", "guess", "guesses", "human", "ids", "impostor", "inputs", "irrelevant", "items", "labels",
+    "matrix", "members", "messages", "nodes", "noisy", "non_members", "others", "pairs", "query",
+    "query_embedding", "query_labels", "queries", "questions", "records", "relevant", "rows", "scores",
+    "second", "texts", "users", "vectors", "view",
+))
+# fmt: on
 
 
 def validate(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -119,15 +131,22 @@ def _public_name(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return name
 
 
+class Words(str):
+    """What was given, in words of our own: a message shows them as they are, for every parameter."""
+
+    __slots__ = ()
+
+
 def reject(name: str, must: str, got: object) -> NoReturn:
     """Raise the error of a parameter whose value breaks its constraint.
 
     Args:
         name: The parameter.
         must: What it must be, such as "a positive number".
-        got: What the caller gave. The message shows no content of an array.
+        got: What the caller gave. The message shows None, truth values, numbers and short texts, and of everything else
+            the type alone. For a parameter that takes data it shows no text and no fraction either.
     """
-    raise InvalidParameter(name, f"must be {must}. Got {_describe(got)} instead.")
+    raise InvalidParameter(name, f"must be {must}. Got {_describe(got, is_data=name in DATA_PARAMETERS)} instead.")
 
 
 def check_real(value: Any, name: str, must: str = "a finite number") -> float:
@@ -233,20 +252,62 @@ def optional(check: Check) -> Check:
 def check_array(value: Any, name: str, must: str) -> NDArray[Any]:
     """Convert the value to a NumPy array; reject a ragged or masked one and what is no array.
 
-    A release is rejected: it would be taken for clean data. `to_array` lists what can be converted.
+    A release is rejected: it would be taken for clean data. The same holds for what a sequence holds. `to_array` lists
+    what can be converted.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        reject(name, "an array without a mask", value)
-    first = value[0] if isinstance(value, list | tuple) and value else value
-    if "guarantee" in getattr(type(first), "__dataclass_fields__", ()):
-        reject(name, must, value)
+    if type(value) is np.ndarray and value.dtype.kind in "fiub":  # by far the most frequent
+        return value
+    reject_mixed_frame(value, name)
+    is_masked = False
     try:
-        return to_array(value)
+        kinds = _find_types(value)
+        is_masked = any(issubclass(kind, np.ma.MaskedArray) for kind in kinds)
+        if not is_masked and not any("guarantee" in getattr(kind, "__dataclass_fields__", ()) for kind in kinds):
+            return to_array(value)
     except (MemoryError, OSError):
         raise
     except Exception:  # whatever the library of this array raises; its message may show a value
         pass
-    reject(name, must, value)
+    reject(name, "an array without a mask" if is_masked else must, value)
+
+
+def _find_types(value: Any, depth: int = 3) -> set[type]:
+    """Find the types of a value and of what it holds, for a sequence of up to three levels and a column of vectors."""
+    kind = type(value)
+    is_sequence = hasattr(kind, "__getitem__") and hasattr(kind, "__len__") and not hasattr(kind, "__array__")
+    if is_sequence:
+        is_sequence = not issubclass(kind, str | bytes | bytearray | memoryview | dict)
+    elif issubclass(kind, _find_classes("pandas.Series", "polars.Series")):
+        is_sequence = str(value.dtype).lower() == "object"
+    if not is_sequence or not depth:
+        return {kind}
+    inner = set(map(type, value))
+    if inner <= {float, int, str}:  # by far the most frequent
+        return {kind} | inner
+    return {kind}.union(*(_find_types(one, depth - 1) for one in value))
+
+
+def reject_mixed_frame(value: Any, name: str) -> None:
+    """Raise an error that helps for a lazy frame, and for a frame that holds its vectors in one column."""
+    if isinstance(value, _find_classes("polars.LazyFrame")):
+        raise InvalidParameter(name, "must be a frame that is in memory: collect() it first.")
+    frame: Any = value
+    if not isinstance(value, _find_classes("pandas.DataFrame", "polars.DataFrame")) or not len(frame):
+        return
+    columns = [column for column in frame.columns if _holds_vectors(frame[column])]
+    if columns:
+        raise InvalidParameter(
+            name,
+            "must be numbers. Got a frame with vectors in a column: pass the column that holds the vectors, such as "
+            f"frame[{_describe(columns[0], is_data=False)}].",
+        )
+
+
+def _holds_vectors(column: Any) -> bool:
+    """Whether each cell of a column is a vector, by the type of the column or of its first cell."""
+    if str(column.dtype).startswith(("List", "Array")):
+        return True
+    return str(column.dtype) == "object" and isinstance(column.iloc[0], list | tuple | np.ndarray)
 
 
 def to_array(value: Any) -> NDArray[Any]:
@@ -256,6 +317,8 @@ def to_array(value: Any) -> NDArray[Any]:
     either kind; a list or tuple of such tensors; a data frame of pandas with nullable numbers, where a missing one is
     NaN; and a column of pandas or polars that holds one vector, or one text, per row.
     """
+    if isinstance(value, RowSource):  # which has what is used of an array, and is read part by part
+        return cast("NDArray[Any]", value)
     tensors = _find_classes("torch.Tensor")
     if isinstance(value, tensors):
         return _read_tensor(value)
@@ -291,12 +354,22 @@ def _read_tensor(tensor: Any) -> NDArray[Any]:
     return np.asarray(plain.numpy())
 
 
-def _describe(got: object) -> str:
-    """Describe a value on one short line, without the content of an array."""
+def _describe(got: object, *, is_data: bool) -> str:
+    """Describe a value on one short line, without any content that may be private."""
+    if isinstance(got, Words):
+        return str(got)
     shape = getattr(got, "shape", None)
     if isinstance(shape, tuple) and shape:
-        return f"an array of shape {tuple(shape)} and type {getattr(got, 'dtype', '?')}"
+        dtype = getattr(got, "dtype", "?")
+        kind = str(dtype) if isinstance(dtype, np.dtype) else str(dtype).partition("(")[0]  # polars lists categories
+        return f"an array of shape {tuple(shape)} and type {kind}"
     if isinstance(got, list | tuple | dict | set):
         return f"a {type(got).__name__} of length {len(got)}"
-    text = " ".join(repr(got).split())
-    return text if len(text) <= 80 else text[:77] + "..."
+    if isinstance(got, type):
+        return type.__repr__(got)
+    if got is None or isinstance(got, numbers.Integral if is_data else numbers.Number | str):
+        with contextlib.suppress(ValueError):  # a whole number of too many digits to print
+            text = " ".join(repr(got).split())
+            if len(text) <= 80:
+                return text
+    return f"a text of {len(got)} characters" if isinstance(got, str) else repr(type(got))

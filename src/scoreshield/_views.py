@@ -6,11 +6,13 @@ HTML, figures and frames, and is imported at the first use. Both hold released d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from scoreshield._validation import one_of, validate
+from scoreshield.errors import InvalidInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +48,7 @@ class ObjectSummary:
     warnings: tuple[str, ...] = ()
 
 
-class NotebookObject:
+class NotebookObject(ABC):
     """An object that a notebook can show, plot and turn into a data frame."""
 
     def plot(self, ax: Axes | None = None) -> Figure:
@@ -85,17 +87,22 @@ class NotebookObject:
 
         return render_summary(self._summarise())
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Raise an error: NumPy would make an array of one object."""
+        del dtype, copy
+        raise InvalidInput(f"A {type(self).__name__} holds no array of numbers: use its attributes or to_frame().")
+
     def __dir__(self) -> list[str]:
         """List the public names alone, for completion."""
         return [name for name in super().__dir__() if not name.startswith("_")]
 
+    @abstractmethod
     def _summarise(self) -> ObjectSummary:
         """Collect what a notebook shows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _list_columns(self) -> Columns:
         """List the columns of the data frame."""
-        raise NotImplementedError
 
 
 def cut_columns(columns: Mapping[str, Any], rows: int = SHOWN_ROWS) -> dict[str, Sequence[Any]]:

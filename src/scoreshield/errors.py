@@ -57,6 +57,20 @@ class InvalidRow(InvalidInput):
         self.parameter, self.row = parameter, row
 
 
+class InvalidArrayFile(InvalidInput):
+    """A file is of no kind that holds arrays, or holds several of which none was named.
+
+    Attributes:
+        path: The file, as it was given.
+        problem: What is wrong, such as "must be an .npy file".
+        is_ambiguous: Whether it holds several arrays, so that a name would help.
+    """
+
+    def __init__(self, path: object, problem: str, *, is_ambiguous: bool = False) -> None:
+        super().__init__(f"{path} {problem}{'; say which one by name' * is_ambiguous}.")
+        self.path, self.problem, self.is_ambiguous = str(path), problem, is_ambiguous
+
+
 class InvalidCalibration(ScoreShieldError, ValueError):
     """A closed-form rule does not give the privacy that it claims.
 

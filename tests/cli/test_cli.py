@@ -177,7 +177,7 @@ def test_research_mode_repeats_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         (["release", "scores", "none.npy", "--query", "q.npy", *CONTRACT], "There is no file none.npy"),
         (["release", "scores", "emb.npy", "--query", "none.npy", *CONTRACT], "There is no file none.npy"),
         (["release", "scores", "emb.npy", "--query", "labels.npy", *CONTRACT], "a vector of 8 real numbers"),
-        (["release", "scores", "emb.csv", "--query", "q.npy", *CONTRACT], ".npy, .npz or .parquet"),
+        (["release", "scores", "emb.xlsx", "--query", "q.npy", *CONTRACT], ".npy, .npz, .parquet or .csv"),
         (["release", "scores", "emb.npy", *CONTRACT], "Missing option '--query'"),
         (["release", "scores", "emb.npy", "--query", "q.npy", *CONTRACT, "--centroids"], "--centroids needs --labels"),
         (["release", "scores", "emb.npy", "--query", "q.npy", *CONTRACT, "--threshold", "1"], "needs --top-k"),
@@ -325,7 +325,7 @@ def test_help_has_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert "No default." in text
         assert f"scoreshield release {command}" in text
     assert run(monkeypatch=monkeypatch) == 0
-    assert "Start with: scoreshield demo" in capsys.readouterr().out
+    assert "Start with: scoreshield demo (first: pip install 'scoreshield[demo]')" in capsys.readouterr().out
     assert run("--version", monkeypatch=monkeypatch) == 0
     assert capsys.readouterr().out.strip() == f"scoreshield {ss.__version__}"
 
@@ -364,7 +364,7 @@ def test_full_disk(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
-@pytest.mark.parametrize("moment", ["scoreshield.releases.gram.project_elliptope", "os.fsync"])
+@pytest.mark.parametrize("moment", ["scoreshield.releases.gram.project_array", "os.fsync"])
 def test_interrupt(folder: Path, moment: str) -> None:
     """A real interrupt in a real process: while projecting, and with the file half-written."""
     module, name = moment.rsplit(".", 1)

@@ -1,4 +1,4 @@
-"""`scoreshield audit` ends with 1 where a claim is broken, and for no other reason."""
+"""`scoreshield audit` ends with 1 where a claim is broken, with 3 where other rows break it, and never else."""
 
 from __future__ import annotations
 
@@ -57,6 +57,23 @@ def raising(error):
 
 def clean(embeddings):
     return embeddings[:, 0] + np.random.normal(0, 0.01, len(embeddings))
+
+
+def unclamped(embeddings, query):
+    noise = np.random.laplace(0, 4, len(embeddings))  # epsilon is 0.5 for unit rows
+    return np.round(((embeddings @ query) ** 5 + noise) * 2**20) / 2**20
+
+
+def sometimes(embeddings):
+    if np.random.random() < 0.3:
+        raise SystemExit(1)
+    return "ok"
+
+
+def leaky_exit(embeddings):
+    if embeddings[0, 0] > 0.9:
+        sys.exit(0)
+    return "ok"
 
 
 def hanging(embeddings):
@@ -124,16 +141,43 @@ def test_a_broken_claim_is_1(folder: Path) -> None:
     assert "BROKEN" in out.upper()
 
 
+def test_a_claim_that_other_rows_break_is_3(folder: Path) -> None:
+    """A claim that only rows of other lengths break exits with code 3, and with 0 where it is about unit rows."""
+    claim = ("--epsilon", "1", "--adjacency", "replace")
+    code, out, err = run(folder, "audit", "targets:unclamped", *claim, "--releases", "2500")
+    assert (code, err) == (3, "")
+    assert "but the claim is broken for other rows" in out
+    assert run(folder, "audit", "targets:unclamped", *claim, "--releases", "300", "--rows", "unit")[0] == 0
+
+
+def test_exceptions_are_outputs(folder: Path) -> None:
+    """An exception now and then is an output, even a foreign exit: 0 where it reveals nothing, and 1 where it does."""
+    code, out, err = audit(folder, "targets:sometimes")
+    assert (code, err) == (0, "")
+    assert "No violation found" in out
+    code, out, err = audit(folder, "targets:leaky_exit")
+    assert (code, err) == (1, "")
+    assert "The claim is broken" in out
+
+
 @pytest.mark.parametrize(
     "target",
     [
         "exit_one", "exit_zero", "exit_text", "interrupt", "generator", "base", "mute", "mute_of_ours", "typer_exit",
-        "abort", "recursion", "memory", "end_of_file", "broken_pipe", "output", "quiet",
+        "abort", "recursion", "memory", "end_of_file", "broken_pipe",
     ],
 )  # fmt: skip
 def test_function_that_raises(target: str, folder: Path) -> None:
     """A function that raises anything never exits with code 0 or 1."""
     assert read_failure(audit(folder, f"targets:{target}"))
+
+
+@pytest.mark.parametrize("target", ["output", "quiet"])
+def test_outputs_that_cannot_be_read(target: str, folder: Path) -> None:
+    """An object whose own code raises is an output that is known by its class alone."""
+    code, out, err = audit(folder, f"targets:{target}")
+    assert (code, err) == (0, "")
+    assert "No violation found" in out
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(1)", "SystemExit(0)", "GeneratorExit()", "BaseException('x')"])

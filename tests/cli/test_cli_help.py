@@ -26,6 +26,20 @@ NOT_RUN = {
     "scoreshield audit --own --quick": "minutes",
     "scoreshield bench noise --quick --out runs/noise": "minutes",
     "scoreshield demo --output scoreshield-demo": "a minute; tests/test_demo.py runs it",
+    "scoreshield serve --collection docs=docs.parquet --epsilon 8 --budget 400": "a minute; test_server.py runs such",
+    "scoreshield serve --config policy.yaml": "a minute; tests/service/test_server.py runs it",
+    "scoreshield serve --dummy --records 1000 --dimension 384": "a minute; tests/service/test_server.py runs it",
+    "scoreshield serve keys create --config policy.yaml --caller app": "a minute; test_server.py runs it",
+    "scoreshield serve keys list": "a minute; tests/service/test_access.py lists keys",
+    "scoreshield serve keys list --config policy.yaml": "a minute; tests/service/test_access.py lists keys",
+    "scoreshield serve keys rotate 1a2b3c4d --overlap-hours 24": "a minute; tests/service/test_access.py does",
+    "scoreshield serve keys revoke 1a2b3c4d": "a minute; tests/service/test_server.py does",
+    "scoreshield serve people create ada --role officer --collection docs": "a minute; test_people.py does",
+    "scoreshield serve people disable ada --config policy.yaml": "a minute; tests/service/test_people.py does",
+    "scoreshield serve people list": "a minute; tests/service/test_people.py does",
+    "scoreshield serve people list --config policy.yaml": "a minute; tests/service/test_people.py does",
+    "scoreshield serve people set-password ada --config policy.yaml": "a minute; tests/service/test_people.py does",
+    "scoreshield serve rotate-signing-key scoreshield-installation.key": "a minute; tests/service/test_rest.py does",
     "scoreshield report results --runs runs --markdown results.md --html results.html": "finished runs",
     "scoreshield report figures --out figures": "a minute; tests/report/test_figures.py draws them",
 }
@@ -68,7 +82,7 @@ def test_help_has_an_example_on_one_line(
     assert all(line in lines for line in example.split("\n"))
 
 
-@pytest.mark.parametrize("group", ["release", "ledger", "report", "public"])
+@pytest.mark.parametrize("group", ["release", "ledger", "report", "public", "serve"])
 def test_bare_groups_show_their_help(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +149,7 @@ def test_examples_run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     if words[1] == "rag":
         pytest.skip(f"needs pages and questions; tests/cli/test_cli_rag.py runs such: {line}")
     prepare(line)
+    monkeypatch.setattr("scoreshield.audit.engine.MINUTES", 0.03)  # an audit takes as long as it may
     code = run(*words[1:], monkeypatch=monkeypatch)
     assert code == 0, capsys.readouterr().err
 

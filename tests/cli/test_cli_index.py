@@ -89,7 +89,7 @@ def test_centers(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--codebook", "public.npy", "--center", "center.npy"], "A codebook replaces the mechanism"),
         (["--codebook", "public.npy", "--codebook-source", ""], "one line of text"),
         (["--center", "private"], "above 0 for a private center"),
-        (["--center", "mean"], "mean must be a .npy, .npz or .parquet file"),
+        (["--center", "mean"], "--center: mean must be a .npy, .npz, .parquet or .csv file"),
         (["--center", "public.npy"], "public vector of 8 finite numbers"),
     ],
 )

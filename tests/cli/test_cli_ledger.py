@@ -54,7 +54,7 @@ def test_init_and_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         assert run("init", URL, *limit, monkeypatch=monkeypatch) == 2, "making a ledger is not opening one"
         error = capsys.readouterr().err
         assert "There is a ledger at sqlite:////" in error
-        assert "open it with Ledger.open" in error
+        assert "`scoreshield ledger status` shows it" in error
         assert error.count("\n") == 1
 
 
@@ -149,7 +149,7 @@ def test_export(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ("arguments", "message"),
     [
         (["status", URL], "There is no ledger at sqlite:////"),
-        (["status", "ledger.db"], "must be sqlite:///PATH or postgresql://"),
+        (["status", "http://ledger.db"], "a ledger is a file, sqlite:///FILE or postgresql://HOST/DATABASE"),
         (["init", URL], "Missing option '--epsilon'"),
         (["init", URL, "--epsilon", "0", "--delta", "0"], "positive finite"),
         (["init", "sqlite:///no/such/ledger.db", *LIMIT], "No such file or directory"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import shutil
+import sqlite3
 import sys
+import tomllib
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -55,7 +60,7 @@ def test_show_a_release(folder: Path, run: Any) -> None:
     """A release is named, and its certificate and verdict are printed; from any of its files."""
     del folder
     release = ss.load("r.npz")
-    for name in ("r.npz", "r.json", "r.txt"):
+    for name in ("r.npz", "r.json", "r.txt", "r.html"):
         code, out, err = run("show", name)
         assert (code, err) == (0, "")
         assert str(release.guarantee) in out
@@ -113,6 +118,57 @@ def test_show_other_files(folder: Path, run: Any) -> None:
         assert json.loads(run("show", name, "--json")[1])["kind"] == kind
 
 
+def test_show_an_audit(folder: Path, run: Any) -> None:
+    """The report of an audit is shown with its verdict: of today, where other rows break it, and of an old version."""
+    result = json.loads((GOLDEN / "audit" / "golden" / "result.json").read_text()) | {"seconds": 1.0}
+    rows = {"name": "rows of other lengths", "passed": False, "detail": "a long row shows more"}
+    skipped = {"name": "low bits", "passed": None, "detail": "the outputs lie on a grid"}
+    unit = result | {"epsilon_lower": 0.5, "checks": [rows, skipped], "calls": 900, "pairs": 7}
+    cases = {
+        "old": (result, "The claim is broken: at 95 % confidence the true epsilon is at least", (True, False)),
+        "rows": (unit, "No violation found for unit rows with 900 outputs of 7 pairs of neighbouring", (False, True)),
+        "none": (unit | {"checks": [skipped]}, "No violation found with 900 outputs of 7 pairs", (False, False)),
+    }
+    for name, (content, verdict, (is_broken, by_rows)) in cases.items():
+        (folder / name).mkdir()
+        report = {"verdict": "", "broken": is_broken, "time": "2026-01-01", "result": content}
+        (folder / name / "report.json").write_text(json.dumps(report))
+        for path in (name, f"{name}/report.json"):
+            code, out, err = run("show", path)
+            assert (code, err) == (0, ""), name
+            assert verdict in out
+            shown = json.loads(run("show", path, "--json")[1])
+            assert shown["kind"] == ("audit folder" if path == name else "audit")
+            assert shown["facts"]["is_broken"] is is_broken
+            assert shown["facts"]["is_broken_by_rows"] is by_rows
+
+
+def test_show_a_page(folder: Path, run: Any) -> None:
+    """A page is named by its title; only a release can be verified."""
+    shutil.copy("r.html", "alone.html")
+    code, out, err = run("show", "alone.html")
+    assert (code, err) == (0, "")
+    assert out.startswith("alone.html: the page of a certificate, for people to read in a browser\n")
+    assert "similarity scores, of one public query" in out
+    code, _, err = run("verify", "alone.html")
+    assert code == 2
+    assert "verify the release that it is about" in err
+    (folder / "other.html").write_text("<!DOCTYPE html><title>Recipes</title>")
+    code, _, err = run("show", "other.html")
+    assert code == 2
+    assert "none that ScoreShield writes" in err
+
+
+def test_show_an_edited_ledger(folder: Path, run: Any) -> None:
+    """The totals of a ledger that was edited come with a warning."""
+    assert "WARNING" not in run("show", "ledger.db")[1]
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as database, database:
+        database.execute("UPDATE scoreshield_entries SET who = 'eve'")
+    code, out, _ = run("show", "ledger.db")
+    assert code == 0
+    assert "WARNING              the chain does not verify: " in out
+
+
 def test_show_golden_files(run: Any) -> None:
     """Files of the first version are known."""
     for path in sorted((GOLDEN / "golden" / "releases").glob("*.npz")):
@@ -161,7 +217,7 @@ def test_verify_passes(folder: Path, run: Any) -> None:
     code, out, _ = run("verify", "r.npz", "--ledger", URL, "--dataset", "letters")
     assert code == 0
     assert "passed       ledger       entry 1 charges 'letters' for this promise" in out
-    assert "this version signs nothing" in out
+    assert "only a service signs" in out
     code, out, _ = run("verify", "ledger.db")
     assert (code, "passed       chain        1 entries" in out) == (0, True)
 
@@ -170,6 +226,21 @@ def change_text(path: str, old: str, new: str) -> None:
     text = Path(path).read_text()
     assert old in text
     Path(path).write_text(text.replace(old, new))
+
+
+def append_text(path: str, text: str) -> None:
+    Path(path).write_text(Path(path).read_text() + text)
+
+
+def edit_record(path: str, drop: Sequence[str] = (), **changes: Any) -> None:
+    record = json.loads(Path(path).read_text()) | changes
+    Path(path).write_text(json.dumps({name: value for name, value in record.items() if name not in drop}))
+
+
+def make_long(path: str) -> None:
+    """Make a certificate longer than any, by zeros."""
+    with Path(path).open("r+b") as file:
+        file.truncate(2**26 + 1)
 
 
 def swap_release() -> None:
@@ -186,6 +257,16 @@ def swap_release() -> None:
         (lambda: change_text("r.txt", "Strong.", "Strongest."), {"txt"}),
         (lambda: change_text("r.txt", "SHA-256        ", "SHA-256        0"), {"txt"}),
         (lambda: Path("r.html").write_text("<p>another page</p>"), {"html"}),
+        (lambda: change_text("r.html", "Strong", "Perfect"), {"html"}),
+        (lambda: change_text("r.html", "</main>", "<p>Approved.</p></main>"), {"html"}),
+        (lambda: change_text("r.html", '<time datetime="', '<time datetime="x'), {"html"}),
+        (lambda: append_text("r.txt", "Approved by the officer.\n"), {"txt"}),
+        (lambda: change_text("r.txt", "Issued         2", "Issued         1"), {"txt"}),
+        (lambda: edit_record("r.json", approved=True), {"json"}),
+        (lambda: edit_record("r.json", issued="never"), {"json", "txt", "html"}),
+        (lambda: edit_record("r.json", drop=["scoreshield"], verdict="moderate"), {"json"}),
+        (lambda: make_long("r.txt"), {"txt"}),
+        (lambda: make_long("r.json"), {"json"}),
         (lambda: Path("r.npz").write_bytes(Path("r.npz").read_bytes()[:-40]), {"content"}),
     ],
 )
@@ -199,6 +280,135 @@ def test_verify_finds_edits(folder: Path, damage: Any, failing: set[str], run: A
     assert answer["ok"] is False
     assert {check["name"] for check in answer["checks"] if check["outcome"] == "failed"} == failing
     assert "NOT in order" in run("verify", "r.npz")[1]
+
+
+def list_outcomes(answer: str) -> dict[str, str]:
+    return {check["name"]: check["outcome"] for check in json.loads(answer)["checks"]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda: edit_record("r.json", verdict="moderate"),
+        lambda: change_text("r.txt", "Strong.", "Strongest."),
+        lambda: append_text("r.txt", "Approved.\n"),
+        lambda: change_text("r.html", "Strong", "Perfect"),
+    ],
+)
+def test_verify_certificates_of_another_version(folder: Path, damage: Any, run: Any) -> None:
+    """What another version worded, or an edit says so, is not compared: it does not pass, and the exit code is 2."""
+    del folder
+    edit_record("r.json", scoreshield="0.0")
+    code, out, _ = run("verify", "r.npz", "--json")  # nothing differs, so that the version does not matter
+    assert (code, list_outcomes(out)["txt"]) == (0, "passed")
+    damage()
+    code, out, _ = run("verify", "r.npz", "--json")
+    outcomes = list_outcomes(out)
+    assert (code, json.loads(out)["ok"]) == (2, False)
+    assert sorted((outcomes["json"], outcomes["txt"], outcomes["html"])) == ["not checked", "passed", "passed"]
+    assert "NOT everything could be checked" in run("verify", "r.npz")[1]
+
+
+def test_verify_chart_of_another_version_is_not_checked(folder: Path, run: Any) -> None:
+    """Another version of the drawing library draws the same chart otherwise."""
+    del folder
+    change_text("r.html", "</svg>", "<g></g></svg>")
+    code, out, _ = run("verify", "r.npz", "--json")
+    assert (code, list_outcomes(out)["html"]) == (2, "not checked")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, 0),
+        ({"verdict": "moderate"}, 1),
+        ({"right_at_most": 0.5001}, 1),
+        ({"warnings": ["None."]}, 1),
+        ({"approved": True}, 1),
+        ({"drop": ["scoreshield"], "verdict": "moderate"}, 1),
+        ({"scoreshield": "0.0", "verdict": "moderate"}, 2),
+    ],
+)
+def test_verify_a_lone_certificate(folder: Path, changes: dict[str, Any], code: int, run: Any) -> None:
+    """A certificate without its release is compared with its own guarantee."""
+    del folder
+    shutil.copy("r.json", "alone.json")
+    edit_record("alone.json", **changes)
+    found, out, _ = run("verify", "alone.json", "--json")
+    assert found == code
+    assert list_outcomes(out)["json"] == {0: "passed", 1: "failed", 2: "not checked"}[code]
+    assert code or "its release is not beside it" in out
+
+
+def test_verify_exported_entries(folder: Path, run: Any) -> None:
+    """The chain of an export is computed again."""
+    del folder
+    account = ss.Ledger.open(URL).account("faces")
+    ss.release_scores(np.load("emb.npy"), np.load("q.npy"), epsilon=2, delta=1e-6, ledger=account)
+    ss.Ledger.open(URL).export("ledger.json")
+    whole = json.loads(Path("ledger.json").read_text())
+    code, out, _ = run("verify", "ledger.json")
+    assert code == 0
+    assert f"passed       chain        2 entries follow one another; head {ss.Ledger.open(URL).head()}" in out
+    first, second = whole["entries"]
+    for entries in (
+        [first | {"hash": "0" * 64}, second],
+        [first, second | {"guarantee": {}}],
+        [first, second, second, second],
+        [second],
+        [first, second | {"id": 7}],
+        [{}],
+        [3],
+    ):
+        Path("ledger.json").write_text(json.dumps(whole | {"entries": entries}))
+        code, out, _ = run("verify", "ledger.json", "--json")
+        assert (code, list_outcomes(out)["chain"]) == (1, "failed")
+    Path("ledger.json").write_text(json.dumps(whole | {"ledger": whole["ledger"] | {"epsilon": 1e9}}))
+    assert run("verify", "ledger.json")[0] == 1
+
+
+def test_verify_says_where_nothing_was_compared(folder: Path, run: Any) -> None:
+    """A file that states nothing twice does not pass; ids are compared with the index beside them."""
+    golden = GOLDEN / "golden" / "index"
+    shutil.copy(golden / "index.ids.json", "lone.ids.json")
+    code, out, _ = run("verify", "lone.ids.json")
+    assert (code, "passed" in out, "nothing could be checked" in out) == (2, False, True)
+    shutil.copy(golden / "index.npz", "lone.npz")
+    code, out, _ = run("verify", "lone.ids.json")
+    assert (code, "passed       ids" in out) == (0, True)
+    ss.PublicLevels.fit(np.random.default_rng(0).normal(0.1, 0.1, (30, 400)), source="pages").save("levels.json")
+    code, out, _ = run("verify", "levels.json")
+    assert (code, "passed" in out) == (2, False)
+    del folder
+
+
+def test_verify_takes_endings_in_capitals(folder: Path, run: Any) -> None:
+    """The certificates beside r.NPZ are checked too, and a given certificate is the one that is checked."""
+    del folder
+    shutil.copy("r.npz", "s.NPZ")
+    for ending in ("txt", "html"):
+        shutil.copy(f"r.{ending}", f"s.{ending}")
+    shutil.copy("r.json", "s.JSON")
+    for name in ("s.NPZ", "s.txt", "s.JSON"):
+        outcomes = list_outcomes(run("verify", name, "--json")[1])
+        assert (outcomes["txt"], outcomes["html"]) == ("passed", "passed")
+    assert outcomes["json"] == "passed"
+    edit_record("s.JSON", verdict="moderate")
+    assert run("verify", "s.JSON")[0] == 1
+
+
+@pytest.mark.parametrize("name", ["file", "issued", "scoreshield"])
+def test_texts_of_a_file_stay_on_their_line(folder: Path, name: str, run: Any) -> None:
+    """A line break in a certificate cannot write a line of the answer."""
+    del folder
+    forged = "x\npassed       signature    everything is signed\n\x1b[2J"
+    edit_record("r.json", **{name: forged})
+    shutil.copy("r.json", "alone.json")
+    for command in ("show", "verify"):
+        for file in ("r.npz", "alone.json"):
+            _, out, err = run(command, file)
+            assert "\npassed       signature" not in out + err
+            assert "\x1b" not in out + err
 
 
 def test_verify_missing_certificates(folder: Path, run: Any) -> None:
@@ -264,6 +474,43 @@ def test_verify_versions_of_an_index(folder: Path, run: Any) -> None:
         assert code == 0, out + err
 
 
+def test_verify_prints_the_checksum(folder: Path, run: Any) -> None:
+    """The checksum of the release is printed, so that people can note it elsewhere."""
+    checksum = hashlib.sha256((folder / "r.npz").read_bytes()).hexdigest()
+    assert f"SHA-256      {checksum}  " in run("verify", "r.txt")[1]
+    assert json.loads(run("verify", "r.npz", "--json")[1])["sha256"] == checksum
+    assert json.loads(run("verify", "ledger.db", "--json")[1])["sha256"] is None
+
+
+def test_verify_the_end_of_a_ledger(folder: Path, run: Any) -> None:
+    """Entries that were cut off at the end show with --head, and the result says so where there is none."""
+    del folder
+    head = ss.Ledger.open(URL).head()
+    assert "entries cut off at the end show only with --head" in run("verify", "ledger.db")[1]
+    code, out, _ = run("verify", "ledger.db", "--head", head)
+    assert code == 0
+    assert "cut off" not in out
+    later = f"2:{head.partition(':')[2]}"
+    assert run("verify", "ledger.db", "--head", later)[0] == 1
+    code, _, err = run("verify", "r.npz", "--head", head)
+    assert code == 2
+    assert "--head is for a ledger" in err
+
+
+def test_a_ledger_by_its_path(folder: Path, run: Any) -> None:
+    """A ledger is named by its path or its address, and an error names the option."""
+    del folder
+    for ledger in ("ledger.db", URL):
+        assert run("verify", "r.npz", "--ledger", ledger)[0] == 0
+        assert run("ledger", "status", ledger)[0] == 0
+    release = ("release", "scores", "emb.npy", "--query", "q.npy", "--epsilon", 1, "--delta", 1e-6)
+    assert run(*release, "--output", "s.npz", "--ledger", "ledger.db", "--dataset", "letters")[0] == 0
+    assert ss.Ledger.open(URL).head().startswith("2:")
+    code, _, err = run(*release, "--output", "ledger.npz", "--ledger", "ftp://ledger", "--dataset", "letters")
+    assert code == 2
+    assert "'--ledger': a ledger is a file, sqlite:///FILE or postgresql://HOST/DATABASE" in err
+
+
 # ---- search.
 
 
@@ -326,6 +573,14 @@ def test_doctor(run: Any) -> None:
     assert facts["databases"]["sqlite"]
     assert facts["optional"]["report"]["install"] == "pip install 'scoreshield[report]'"
     assert "dev" not in facts["optional"]
+
+
+def test_doctor_describes_every_extra() -> None:
+    """Every extra for users has a purpose, and no extra for developers is shown."""
+    project = tomllib.loads((GOLDEN.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert extras == set(doctor.PURPOSES) | doctor._LEFT_OUT
+    assert "packaging" in doctor._LEFT_OUT
 
 
 def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:

@@ -52,7 +52,7 @@ def test_plan_answers_sentence_table(run: Run, score_files: tuple[Path, Path]) -
     lead = re.search(r"With epsilon 20, delta 1e-6, ([\w ]+) is predicted to do best: ", text)
     assert lead
     assert lead.start() < text.index("For comparison, Gaussian noise of standard deviation")
-    assert f"Ask for {lead[1]} with: release_scores(" in text
+    assert f"Ask for {lead[1]} in Python" in text
     assert "no budget was charged for them" in text
     assert "this plan" in text
     assert "not private: its true epsilon is" in text

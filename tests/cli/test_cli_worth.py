@@ -182,7 +182,7 @@ def test_several_queries(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     np.save("wide-qs.npy", np.random.default_rng(2).standard_normal((5, 384)))
     base = ("scores", "wide.npy", "--query", "wide-qs.npy", "--for", "ranking", "--epsilon", "8")
     assert run(monkeypatch, *base) == 2
-    assert "release_batch answers several queries" in capsys.readouterr().err
+    assert "`scoreshield release batch` answers several queries" in capsys.readouterr().err
     assert run(monkeypatch, *base, "--delta", "1e-6") == 0
     assert "scoreshield release batch is predicted to find 0." in capsys.readouterr().err
 

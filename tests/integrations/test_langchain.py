@@ -1450,6 +1450,27 @@ def source_that_fails(ids: Sequence[Any]) -> list[Document]:
     raise StoreError(f"The shelf of {len(seen)} books is gone.")
 
 
+class Locked(InMemoryVectorStore):
+    """A store that cannot delete, and has its vectors in hand when it fails."""
+
+    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
+        source_that_fails(IDS)
+
+    async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> None:
+        self.delete(ids, **kwargs)
+
+
+def test_leak_deletion() -> None:
+    """A wrapped store that fails to delete leaves no frames."""
+    store = filled(Locked)
+    private = PrivateVectorStore.from_vectorstore(store, epsilon=1)
+    assert find_leaks_in_error(catch(lambda: store.delete(["id-1"])))
+    for way in (lambda: private.delete(["id-1"]), lambda: asyncio.run(private.adelete(["id-1"]))):
+        error = catch(way)
+        assert isinstance(error, StoreError)
+        assert not find_leaks_in_error(error)
+
+
 class NoDocument(dict[str, Any]):
     """What a source may return by mistake."""
 

@@ -17,15 +17,17 @@ import pytest
 
 pytest.importorskip("sklearn", "1.6", reason="pip install 'scoreshield[sklearn]' enables this")
 
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_validate
 from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import scoreshield as ss
-from scoreshield.integrations.scikit_learn import CHECK_EXCEPTIONS, PrivateNearestNeighbors
+from scoreshield.integrations.scikit_learn import CHECK_EXCEPTIONS, PickledLedger, PrivateNearestNeighbors
 
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "scikit-learn.md"
 RNG = np.random.default_rng(8)
@@ -105,7 +107,7 @@ def test_bad_rows_cost_nothing(tmp_path: Path) -> None:
     bad = ROWS.copy()
     bad[3, 4] = np.nan
     for rows in (bad, ROWS[:, :1], ROWS[0]):
-        with pytest.raises(ValueError, match=r"NaN|feature|Reshape|2D"):
+        with pytest.raises(ValueError, match=r"NaN|feature|two-dimensional"):
             PrivateNearestNeighbors(epsilon=30.0, ledger=account).fit(rows)
     assert account.spent == 0
 
@@ -251,11 +253,95 @@ def test_pickle_holds_released_vectors_only_and_answers_alike(tmp_path: Path) ->
     assert [array.shape for array in pickler.found] == [(120, 16)]
     assert np.array_equal(pickler.found[0], neighbours.index_.vectors)
     loaded = pickle.loads(pickle.dumps(neighbours))
-    assert loaded.ledger is None  # a pickle holds no ledger, and a copy spends from none
-    assert copy.deepcopy(neighbours).ledger is None
+    assert isinstance(loaded.ledger, PickledLedger)
     assert loaded.guarantee_ == neighbours.guarantee_
     for one, other in zip(loaded.kneighbors(QUERIES), neighbours.kneighbors(QUERIES), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_unpickled_fit_needs_its_ledger(tmp_path: Path) -> None:
+    """Nothing is released without a charge, in this process or in a worker."""
+    account = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=100, delta=0).account("rows")
+    neighbours = PrivateNearestNeighbors(3, epsilon=30.0, ledger=account)
+    loaded = pickle.loads(pickle.dumps(neighbours))
+    for again in (loaded, clone(loaded), copy.copy(loaded), copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded))):
+        with pytest.raises(ss.InvalidInput, match=r"set_params\(ledger=\.\.\.\)"):
+            again.fit(ROWS)
+        assert not hasattr(again, "index_")
+    with pytest.raises(ValueError, match=r"(?s)All the 2 fits failed.*set_params\(ledger=\.\.\.\)"):
+        cross_validate(neighbours, ROWS, cv=2, n_jobs=2, scoring=lambda *_: 0.0)
+    assert account.spent == 0
+    loaded.set_params(ledger=account).fit(ROWS)
+    assert account.spent == pytest.approx(30)
+    assert pickle.loads(pickle.dumps(PrivateNearestNeighbors(3, epsilon=30.0))).ledger is None
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, clone])
+def test_copies_charge_the_same_ledger(duplicate: Any, tmp_path: Path) -> None:
+    account = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=100, delta=0).account("rows")
+    neighbours = PrivateNearestNeighbors(3, epsilon=30.0, ledger=account, reduction=np.eye(16)[:4]).fit(ROWS)
+    second = duplicate(neighbours)
+    assert second.ledger is account
+    assert (second.reduction is neighbours.reduction) == (duplicate is copy.copy)
+    second.fit(ROWS)
+    assert account.spent == pytest.approx(60)
+    assert second.index_ is not neighbours.index_
+
+
+def _frame(rows: Any) -> Any:
+    return pytest.importorskip("pandas", reason="pip install pandas enables this").DataFrame(rows)
+
+
+SECRET = 0.123456789
+BAD_ROWS: dict[str, Any] = {
+    "complex": lambda: np.full((20, 3), SECRET + 1j),
+    "complex list": lambda: [[SECRET + 1j, SECRET]] * 20,
+    "complex frame": lambda: _frame(np.full((20, 3), SECRET + 1j)),
+    "complex sparse": lambda: csr_array(np.full((20, 3), SECRET + 1j)),
+    "sparse": lambda: csr_array(np.full((20, 3), SECRET)),
+    "vector": lambda: np.full(20, SECRET),
+    "list": lambda: [SECRET] * 20,
+    "cube": lambda: np.full((3, 3, 3), SECRET),
+    "number": lambda: SECRET,
+    "text": lambda: str(SECRET),
+    "texts": lambda: np.full((20, 3), str(SECRET)),
+    "bytes": lambda: np.full((20, 3), str(SECRET).encode()),
+    "dates": lambda: np.full((20, 3), 123456789, dtype="M8[s]"),
+    "date frame": lambda: _frame(np.full((20, 3), 123456789, dtype="M8[s]")),
+    "objects": lambda: np.array([[complex(SECRET), 1.0]] * 20, dtype=object),
+    "mapping": lambda: {"a": SECRET}.values(),
+    "masked": lambda: np.ma.masked_array(np.full((20, 3), SECRET), mask=np.eye(20, 3, dtype=bool)),
+    "list of masked rows": lambda: [np.ones(3), np.ma.masked_array(np.full(3, SECRET), mask=[True, False, False])],
+    "release": lambda: [[SECRET, 1.0], ss.release_scores(ROWS, ROWS[0], epsilon=1.0, delta=1e-6)],
+    "infinite": lambda: [[SECRET, np.inf]] * 20,
+    "one column": lambda: np.full((20, 1), SECRET),
+    "empty": lambda: np.empty((0, 3)),
+}
+
+
+@pytest.mark.parametrize("form", BAD_ROWS)
+def test_bad_rows_are_rejected_without_their_values(form: str) -> None:
+    """The messages of scikit-learn would show the rows; masked, binary and dated rows would be used as numbers."""
+    with pytest.raises((ss.InvalidInput, TypeError)) as caught:
+        PrivateNearestNeighbors(epsilon=8.0).fit(BAD_ROWS[form]())
+    text = str(caught.value)
+    assert "1234" not in text
+    assert "1973" not in text
+    assert "\n" not in text
+    assert caught.value.__context__ is None
+
+
+def test_rows_are_read_once() -> None:
+    """An object that gives other rows at each reading is fitted to the rows that were checked."""
+
+    class Changing:
+        readings = 0
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            self.readings += 1
+            return ROWS if self.readings == 1 else np.full_like(ROWS, np.nan)
+
+    assert PrivateNearestNeighbors(2, epsilon=8.0, random_state=0).fit(Changing()).n_samples_fit_ == 120
 
 
 def test_errors_show_no_value_of_the_rows() -> None:

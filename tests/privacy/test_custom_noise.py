@@ -431,6 +431,18 @@ def test_edited_certificate_is_rejected(name: str, saved: dict[str, Any]) -> Non
         Guarantee.from_dict(data)
 
 
+def test_profile_of_too_many_knots_is_rejected(saved: dict[str, Any]) -> None:
+    """Each knot is compared with sums over the whole table; a file must not ask for hours of them."""
+    saved = {**saved}
+    high, knots = max(saved["profile"]["deltas"]), module.MOST_KNOTS + 1
+    saved["profile"] = {"kind": "curve", "losses": np.linspace(0, 700, knots).tolist(), "deltas": [high] * knots}
+    with pytest.raises(ss.InvalidInput, match="at most 257 knots"):
+        Guarantee.from_dict(saved)
+    saved["profile"] = {"kind": "curve", "losses": list(range(100_001)), "deltas": [high] * 100_001}
+    with pytest.raises(ss.InvalidInput, match="at most 100,000 knots"):
+        Guarantee.from_dict(saved)
+
+
 def test_custom_noise_is_charged_and_composed(tmp_path: Path) -> None:
     law = laplace(1.0)
     account = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=2.5, delta=1e-5).account("faces")

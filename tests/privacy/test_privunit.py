@@ -253,9 +253,9 @@ class TestExactness:
         seen: list[Array] = []
         original = sphere._round
 
-        def spy(factor: float, values: Array, flat: Array, slope: Array, parts: object) -> Array:
+        def spy(factor: float, values: Array, flat: Array, slope: Array, *more: object) -> Array:
             seen.append(factor * (flat + 1.5 * slope + 8 * 2.0**-53))
-            return np.zeros_like(original(factor, values, flat, slope, parts))  # type: ignore[arg-type]
+            return np.zeros_like(original(factor, values, flat, slope, *more))  # type: ignore[arg-type]
 
         def draw() -> Array:
             if way == "cap":

@@ -129,8 +129,15 @@ class TestRounding:
         self, value: float, flat: float, slope: float, parts: tuple[float, float] | None, failed: bool
     ) -> None:
         values = np.array([[0.1, value], [0.0, 1.0]])
-        sizes = None if parts is None else tuple(np.array([[0.0, part], [0.0, 0.0]]) for part in parts)
-        found = sphere._round(1.0, values, np.array([flat, 0.0]), np.array([slope, 0.0]), sizes)  # type: ignore[arg-type]
+        given = values.copy()
+
+        def find_sizes(row: int, point: Array) -> Array:
+            assert row == 0
+            assert point == pytest.approx(given[0], nan_ok=True)
+            return np.array([0.0, sum(abs(part) for part in parts or ())])
+
+        sizes = None if parts is None else find_sizes
+        found = sphere._round(1.0, values, np.array([flat, 0.0]), np.array([slope, 0.0]), sizes)
         assert found.tolist() == [failed, False]
         assert values[1].tolist() == [0.0, 1.0]
         if not math.isnan(value):
@@ -310,7 +317,7 @@ class TestFastPaths:
         original = sphere._round
 
         def watched(*given: Any) -> Any:
-            rounded.append([given[0], given[1].copy(), *given[2:]])
+            rounded.append([given[0], given[1].copy(), *given[2:5]])
             return original(*given)
 
         def decide(*given: Any) -> Any:
@@ -324,7 +331,7 @@ class TestFastPaths:
     def test_the_sphere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         d, v = 3, np.array([1.0, 0.0, 0.0])
         z = np.array([[2.0, 1.0, 2.0], [-2.0, 1.0, 2.0], [-2.0, 1.0, 2.0], [0.6, 0.8, 0.0], [0.6 + 1e-12, 0.8, 0.0]])
-        heads = np.array([False, False, True, True, True])
+        before, heads = z.copy(), np.array([False, False, True, True, True])
         rounded, asked = self.watch(monkeypatch, z, "_exact_sphere")
         cap, stream = sphere.Cap(d, 1.0, 0.6, 10.0, 0.4), object()
         values, kept = sphere._from_sphere(cap, np.tile(v, (5, 1)), heads, stream)  # type: ignore[arg-type]
@@ -332,11 +339,11 @@ class TestFastPaths:
         assert values[1].tolist() == [-7.0, 3.0, 7.0]
         assert values[2].tolist() == [7.0, -3.0, -7.0]  # mirrored
         assert values[3].tolist() == [7.0, 7.0, 7.0]  # too near to the border of the cap
-        ((factor, given, flat, slope, parts),) = rounded
+        ((factor, given, flat, slope, find_sizes),) = rounded
         length = np.array([3.0, 3.0, 3.0, 1.0, 1.0])
         assert factor == 10.0
-        assert parts is None
-        assert given[0] == pytest.approx(z[0] / 3)
+        assert find_sizes is None
+        assert given[0] == pytest.approx(before[0] / 3)
         assert flat == pytest.approx(gaussian.ERROR / length, rel=1e-9, abs=0)
         assert slope == pytest.approx(gaussian.ERROR * math.sqrt(3) / length + 13 * U, rel=1e-9, abs=0)
         assert [case[2] for case in asked] == [True]
@@ -390,15 +397,16 @@ class TestFastPaths:
         cap, stream = sphere.Cap(2, 1.0, 0.5, 4.0, 0.1), object()
         found = sphere._from_cap(cap, np.tile(v, (7, 1)), stream)  # type: ignore[arg-type]
         assert found.tolist() == [[3.0, 2.0], [3.0, -2.0], [7.0] * 2, [7.0] * 2, [7.0] * 2, [3.0, 2.0], [7.0] * 2]
-        ((factor, given, flat, slope, parts),) = rounded
+        ((factor, given, flat, slope, find_sizes),) = rounded
         assert factor == 4.0
         assert given[0] == pytest.approx([0.8, 0.6])
         size, length = np.array([5.0, math.sqrt(5)]), np.array([4.0, 1.0])
         loss = (gaussian.ERROR * math.sqrt(2) + 22 * U * size) / length
         assert flat[:2] == pytest.approx(gaussian.ERROR / length, rel=1e-9, abs=0)
         assert slope[:2] == pytest.approx(2 * loss + 12 * U + 1e-13, rel=1e-9, abs=0)
-        assert parts[0].tolist() == np.tile(v, (7, 1)).tolist()
-        assert parts[1][:2].tolist() == [[0.0, 1.0], [0.0, -1.0]]
+        assert find_sizes(0, given[0]) == pytest.approx([1.0, 1.0])  # |v| + |w|
+        assert find_sizes(1, given[1]) == pytest.approx([1.0, 1.0])
+        assert find_sizes(0, np.array([0.8, 0.3])) == pytest.approx([1.0, 0.5])
         assert [case[2] for case in asked] == [(22, 63), (23, 63), (24, 63), (99, 127)]
         assert asked[0][3] == [(4, -4, 63), (5, -5, 63)]
         assert all(case[0] is cap and case[1].tolist() == [1.0, 0.0] and case[4] is stream for case in asked)
@@ -432,13 +440,13 @@ class TestLean:
         monkeypatch.setattr(sphere.discrete, "flip_coins", lambda *_: heads)
         rounds: list[Any] = []
 
-        def from_cap(_: Any, rows: Array, stream: Any) -> Array:
-            assert stream is None
+        def from_cap(_: Any, rows: Array, stream: Any, room: Any) -> Array:
+            assert stream is room is None
             rounds.append(("cap", rows[:, 0].tolist()))
             return rows + 10
 
-        def from_sphere(_: Any, rows: Array, coins: Array, stream: Any) -> tuple[Array, Array]:
-            assert stream is None
+        def from_sphere(_: Any, rows: Array, coins: Array, stream: Any, room: Any) -> tuple[Array, Array]:
+            assert stream is room is None
             rounds.append((coins.tolist(), rows[:, 0].tolist()))
             kept = np.arange(len(rows)) == len(rows) - 1
             return np.where(kept[:, None], rows + 20, 99.0), kept
@@ -532,7 +540,8 @@ class TestParameters:
 
         def lean(*given: Any) -> Array:
             seen.append(given)
-            return np.array([[3.0, -2.0]])
+            given[3][:] = [[3.0, -2.0]]
+            return given[3]
 
         monkeypatch.setattr(sphere, "lean", lean)
         maker, rows = PrivUnit.calibrate(2, 1.0), np.array([[0.6, 0.8]])
@@ -540,8 +549,12 @@ class TestParameters:
         assert found.tolist() == [[3 * maker.step, -2 * maker.step]]
         assert found.dtype == np.float32
         cap = sphere.Cap(2, maker.coin, maker.gamma, 1 / (maker.mean * maker.step), maker.cap)
-        assert seen == [(cap, rows, "stream")]
+        assert [given[:3] for given in seen] == [(cap, rows, "stream")]
         assert seen[0][1] is rows
+        assert seen[0][3] is found  # written to its place, without a copy
+        place = np.zeros((1, 2), dtype=np.float32)
+        assert maker.release(rows, "stream", place) is place  # type: ignore[arg-type]
+        assert np.array_equal(place, found)
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1.0), (8, 6.0), (384, 20.0)])

@@ -272,7 +272,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--mechanism", "anchored", "--tail", "none.json"], "none.json"),
         (["--mechanism", "anchored", "--tail", "q.npy"], "q.npy"),
         (["--mechanism", "anchored", "--tail", "tail.json", "--best", "7"], "that of the tail shape, 5"),
-        (["--mechanism", "anchored", "--best", "0"], "'k' parameter"),
+        (["--mechanism", "anchored", "--best", "0"], "--best must be a whole number"),
         (["--mechanism", "staircase", "--best", "7"], "--best and --tail are for --mechanism anchored"),
         (["--mechanism", "staircase", "--tail", "tail.json"], "--best and --tail are for --mechanism anchored"),
     ],

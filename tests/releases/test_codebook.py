@@ -172,7 +172,7 @@ class TestAnswers:
         scores = index.scores(queries)
         assert np.take_along_axis(scores, found.indices, 1) == pytest.approx(found.scores, abs=1e-6)
         assert found.scores == pytest.approx(-np.sort(-scores, axis=1)[:, :8], abs=1e-6)
-        monkeypatch.setattr("scoreshield.releases.index._SEARCH_ROWS", 64)
+        monkeypatch.setattr("scoreshield.releases.index.SEARCH_ROWS", 64)
         assert index.search(queries, 8).scores == pytest.approx(found.scores, abs=1e-6)
         assert index.search(queries[0], 5000).indices.shape == (600,)
 

@@ -76,7 +76,7 @@ class TestScores:
         assert scores.shape == (7, 500)
         assert np.allclose(index.scores(queries[2]), scores[2], atol=1e-5)
         whole = index.search(queries, 9)
-        monkeypatch.setattr(indexing, "_SEARCH_ROWS", 64)  # several blocks, merged
+        monkeypatch.setattr(indexing, "SEARCH_ROWS", 64)  # several blocks, merged
         found = index.search(queries, 9)
         assert np.array_equal(whole.indices, found.indices)
         assert np.array_equal(found.indices, np.argsort(-scores, axis=1, kind="stable")[:, :9])

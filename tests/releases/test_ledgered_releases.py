@@ -145,9 +145,9 @@ def test_release_charged_once_not_fit_not_drawn(
     drawn: list[int] = []
     words = SecureStream.words
 
-    def watched(self: SecureStream, count: int) -> Words:
+    def watched(self: SecureStream, count: int, *room: Words) -> Words:
         drawn.append(count)
-        return words(self, count)
+        return words(self, count, *room)
 
     monkeypatch.setattr(SecureStream, "words", watched)
     with pytest.raises(ss.BudgetExceeded) as caught:

@@ -192,9 +192,9 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         order.append("draw")
         return urandom(count)
 
-    def drawn(self: SecureStream, count: int) -> Any:
+    def drawn(self: SecureStream, count: int, *room: Any) -> Any:
         order.append("draw")
-        return words(self, count)
+        return words(self, count, *room)
 
     monkeypatch.setattr(os, "urandom", key)
     monkeypatch.setattr(SecureStream, "words", drawn)
@@ -478,14 +478,14 @@ def anchor_beside_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def narrower_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lean = sphere.lean
     monkeypatch.setattr(
-        sphere, "lean", lambda cap, rows, s: lean(dataclasses.replace(cap, gamma=cap.gamma * 1.001), rows, s)
+        sphere, "lean", lambda cap, *given: lean(dataclasses.replace(cap, gamma=cap.gamma * 1.001), *given)
     )
 
 
 def surer_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lean = sphere.lean
     monkeypatch.setattr(
-        sphere, "lean", lambda cap, rows, s: lean(dataclasses.replace(cap, coin=cap.coin + 1e-12), rows, s)
+        sphere, "lean", lambda cap, *given: lean(dataclasses.replace(cap, coin=cap.coin + 1e-12), *given)
     )
 
 

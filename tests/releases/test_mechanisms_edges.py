@@ -151,15 +151,15 @@ def test_each_pair_counts_once(rows_at_once: int, monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_bins_that_are_none(bins: Any) -> None:
     with pytest.raises(ss.InvalidInput, match="'bins'"):
-        histogram._edges(bins, -1.0, 1.0)
+        histogram.find_edges(bins, -1.0, 1.0)
 
 
 def test_bins_at_the_ends() -> None:
-    assert histogram._edges(2, -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
-    assert histogram._edges(np.int64(2), -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
-    assert len(histogram._edges(1_000_000, -1.0, 1.0)) == 1_000_001
+    assert histogram.find_edges(2, -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
+    assert histogram.find_edges(np.int64(2), -1.0, 0.5).tolist() == [-1.0, -0.25, 0.5]
+    assert len(histogram.find_edges(1_000_000, -1.0, 1.0)) == 1_000_001
     for edges in ([0, 1, 2], np.array([0, 1, 2], dtype=np.uint8), np.array([0, 1, 2], dtype=np.float16)):
-        found = histogram._edges(edges, -1.0, 1.0)
+        found = histogram.find_edges(edges, -1.0, 1.0)
         assert found.dtype == np.float64
         assert found.tolist() == [0.0, 1.0, 2.0]
 

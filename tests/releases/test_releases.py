@@ -394,10 +394,10 @@ def test_error_computed_score_within_bound(kind: type, dimension: int, rng: np.r
 
 def test_projection_converged_if_each_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A projection has converged if each of its parts has."""
-    ends = [SimpleNamespace(iterations=3, residual=0.5, converged=False, matrix="first")]
-    ends.append(SimpleNamespace(iterations=4, residual=0.1, converged=True, matrix="second"))
-    monkeypatch.setattr(gram, "project_elliptope", lambda *_, **__: ends.pop(0))
-    projector = gram._Projector("nearest", None, "cpu", None)
+    ends = [SimpleNamespace(iterations=3, residual=0.5, converged=False, matrix="first", factor=None)]
+    ends.append(SimpleNamespace(iterations=4, residual=0.1, converged=True, matrix="second", factor=None))
+    monkeypatch.setattr(gram, "project_array", lambda *_, **__: ends.pop(0))
+    projector = gram._Projector("nearest", None, None)
     assert projector.converged
     assert [projector(np.eye(2)), projector(np.eye(2))] == ["first", "second"]
     assert (projector.iterations, projector.residual, projector.converged) == (7, 0.5, False)

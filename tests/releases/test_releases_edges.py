@@ -12,6 +12,7 @@ from release_support import PEOPLE, QUERY, ROWS, Account
 
 import scoreshield as ss
 from scoreshield.geometry import embeddings
+from scoreshield.geometry.partial import WarmStart
 from scoreshield.privacy.adjacency import ReleaseShape
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.noise import GaussianNoise, StaircaseNoise
@@ -26,17 +27,17 @@ COSINES = np.array([1.0, 0.8, 0.0, -0.6, -1.0])
 RAW = ss.Identity([0, 0, 1, 2, 3])
 
 
-class Watching(ss.Replacement):
-    """The usual neighbours, and what their sensitivity is asked for."""
+def watch_sensitivity(monkeypatch: pytest.MonkeyPatch) -> list[ReleaseShape]:
+    """Return the list of what the sensitivity of Replacement is asked for."""
+    asked: list[ReleaseShape] = []
+    bound = ss.Replacement.bound_sensitivity
 
-    asked: list[ReleaseShape]
+    def bound_sensitivity(self: ss.Replacement, released: ReleaseShape) -> Any:
+        asked.append(released)
+        return bound(self, released)
 
-    def __init__(self) -> None:
-        object.__setattr__(self, "asked", [])
-
-    def bound_sensitivity(self, released: ReleaseShape) -> Any:
-        self.asked.append(released)
-        return super().bound_sensitivity(released)
+    monkeypatch.setattr(ss.Replacement, "bound_sensitivity", bound_sensitivity)
+    return asked
 
 
 def watch_noise(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -105,6 +106,7 @@ def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> No
         "norm": "ball",
         "rng": 7,
         "unsafe_reproduce_paper": True,
+        "progress": print,
     }
     assert ss.release_scores("rows", "query", ledger="account", **options) == "account"  # type: ignore[arg-type]
     assert seen == [(("rows",), {"query": "query", **options})]
@@ -124,6 +126,7 @@ def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> No
         "norm": "unit",
         "rng": None,
         "unsafe_reproduce_paper": False,
+        "progress": None,
     }
 
 
@@ -131,17 +134,17 @@ def test_each_option_score_release_passed(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scores_state(query: np.ndarray, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole guarantee; the sensitivity is asked for with all public facts, and the noise is the stated one."""
-    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
-    release = ss.release_scores(ROWS.astype(dtype), query, **CONTRACT, adjacency=watching, rng=1, ledger=account)
+    seen, account, watched = watch_noise(monkeypatch), Account(), watch_sensitivity(monkeypatch)
+    release = ss.release_scores(ROWS.astype(dtype), query, **CONTRACT, rng=1, ledger=account)
     shape = {1: (5,), 2: (len(query), 5)}[query.ndim]
     queries = np.atleast_2d(query) / np.linalg.norm(np.atleast_2d(query), axis=1, keepdims=True)
     norm = ss.privacy.adjacency.spectral_norm(queries)
     released = ReleaseShape("scores", 5, 2.0, len(queries), norm, embeddings.bound_rounding_error(2, dtype))
-    assert watching.asked == [released]
+    assert watched == [released]
     assert released.rounding > 0
     noise = contract().calibrate(ss.Replacement().bound_sensitivity(released))
-    assert release.guarantee == stated(noise, "scores", shape, watching)
-    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert release.guarantee == stated(noise, "scores", shape, ss.Replacement())
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], ss.Replacement(), True)
     assert seen == [(noise.law, noise.step, "research", math.prod(shape))]
     clean = queries @ (ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)).T
     assert release.noisy == pytest.approx((clean + np.arange(clean.size).reshape(clean.shape)).reshape(shape), abs=1e-6)
@@ -254,7 +257,7 @@ def test_what_the_choice_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("query", [QUERY, QUERY[None]])
 def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole guarantee; a table's own promise may be smaller than the contract."""
-    account, watching, asked = Account(), Watching(), []
+    account, watched, asked = Account(), watch_sensitivity(monkeypatch), []
     if table is None:
         monkeypatch.setattr(
             scores,
@@ -267,7 +270,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
         query,
         **CONTRACT,
         mechanism=table or "optimal",
-        adjacency=watching,
+        adjacency=ss.Replacement(),
         rng=5,
         norm="ball",
         ledger=account,
@@ -275,13 +278,13 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
     used = table or ss.optimal_channel(2.0, 1e-6, levels=4)
     shape = (5,) if query.ndim == 1 else (1, 5)
     assert asked == ([] if table else [((2.0, 1e-6), {"score_range": (-1.0, 1.0)})])
-    assert watching.asked == [ReleaseShape("scores", 5)]
+    assert watched == [ReleaseShape("scores", 5)]
     assert release.guarantee == Guarantee(
         epsilon=used.epsilon,
         delta=used.delta,
         mechanism="levels" if table else "optimal",
         calibration="pure" if used.delta == 0 else "analytic",
-        adjacency=watching,
+        adjacency=ss.Replacement(),
         regime="scores",
         shape=shape,
         score_range=(-1.0, 1.0),
@@ -294,7 +297,7 @@ def test_levels_state(table: Any, query: np.ndarray, monkeypatch: pytest.MonkeyP
         sampler="research",
         details={"levels": 4},
     )
-    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], ss.Replacement(), True)
     clean = np.array([0.5, 0.8, 0.0, -0.6, -0.25])
     assert np.array_equal(release.noisy, used.release(open_stream(5), clean).reshape(shape))
     assert release.tie_break == 17
@@ -327,25 +330,25 @@ def test_tables_that_the_contract_does_not_cover() -> None:
 
 @pytest.mark.parametrize("index", [1, -4])
 def test_a_row_states(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
+    seen, account, watched = watch_noise(monkeypatch), Account(), watch_sensitivity(monkeypatch)
     release = ss.release_row(
         ROWS,
         index,
         **CONTRACT,
-        adjacency=watching,
+        adjacency=ss.Replacement(),
         score_range=(-0.5, 0.9),
         calibration="conservative",
         rng=1,
         ledger=account,
     )
-    assert watching.asked == [ReleaseShape("row", 5, 1.4)]
+    assert watched == [ReleaseShape("row", 5, 1.4)]
     noise = contract((-0.5, 0.9), "conservative").calibrate(
         ss.Replacement().bound_sensitivity(ReleaseShape("row", 5, 1.4))
     )
     assert release.guarantee == stated(
-        noise, "row", (5,), watching, score_range=(-0.5, 0.9), calibration="conservative"
+        noise, "row", (5,), ss.Replacement(), score_range=(-0.5, 0.9), calibration="conservative"
     )
-    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], ss.Replacement(), True)
     assert seen == [(noise.law, noise.step, "research", 5)]
     assert release.noisy == pytest.approx(np.array([0.8, 1 - 1, 0.6, 0.0, -0.5]) + np.array([0, 1, 2, 3, 4]))
     assert (release.index, release.tie_break) == (1, 17)
@@ -409,14 +412,14 @@ def test_the_place_of_a_row() -> None:
 @pytest.mark.parametrize("options", [{"projection": "none"}, {"denoise": "none"}])
 def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole guarantee, the noise above the diagonal, mirrored, and nothing else."""
-    seen, account, watching = watch_noise(monkeypatch), Account(), Watching()
+    seen, account, watched = watch_noise(monkeypatch), Account(), watch_sensitivity(monkeypatch)
     monkeypatch.setattr(gram, "check_memory", None)
     monkeypatch.setattr(gram, "to_device", None)
     steps: list[tuple[int, int]] = []
     release = ss.release_gram(
         ROWS.astype(np.float32),
         **CONTRACT,
-        adjacency=watching,
+        adjacency=ss.Replacement(),
         score_range=(-0.9, 0.7),
         calibration="conservative",
         rng=1,
@@ -425,14 +428,14 @@ def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.Monke
         **options,
     )
     released = ReleaseShape("gram", 5, 0.7 - -0.9, rounding=embeddings.bound_rounding_error(2, np.float64))
-    assert watching.asked == [released]
+    assert watched == [released]
     noise = contract((-0.9, 0.7), "conservative").calibrate(
         ss.Replacement().bound_sensitivity(released), entries_per_draw=2
     )
     assert release.guarantee == stated(
-        noise, "gram", (5, 5), watching, score_range=(-0.9, 0.7), calibration="conservative"
+        noise, "gram", (5, 5), ss.Replacement(), score_range=(-0.9, 0.7), calibration="conservative"
     )
-    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], watching, True)
+    assert (account.guarantees, account.adjacency, account.paid) == ([release.guarantee], ss.Replacement(), True)
     assert seen == [(noise.law, noise.step, "research", 10)]
     unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
     wanted = np.clip(unit @ unit.T, -0.9, 0.7)
@@ -447,36 +450,40 @@ def test_a_gram_matrix_states(options: dict[str, Any], monkeypatch: pytest.Monke
     assert steps == [(5, 5)]
 
 
-@pytest.mark.parametrize(("projection", "method"), [("exact", "newton"), ("aap", "aap"), ("dykstra", "dykstra")])
+@pytest.mark.parametrize(("projection", "method"), [("exact", "auto"), ("aap", "aap"), ("dykstra", "dykstra")])
 def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_noise(monkeypatch)
     seen: dict[str, Any] = {}
 
     def denoise(noisy: np.ndarray, std: float, name: str, *, rank: int, project: Any) -> Any:
         seen["denoise"] = (noisy.shape, std, name, rank)
-        return SimpleNamespace(matrix=project(np.eye(5)), method="rank", risks={"rank": 0.5})
+        return SimpleNamespace(matrix=project(np.eye(5)), method="rank", risks={"rank": 0.5}, factor=None)
 
     def project(matrix: np.ndarray, *given: Any, **named: Any) -> Any:
         seen["project"] = (matrix.tolist(), given, named)
-        return SimpleNamespace(matrix=np.full((5, 5), 0.5), iterations=6, residual=0.25, converged=False)
+        return SimpleNamespace(matrix=np.full((5, 5), 0.5), iterations=6, residual=0.25, converged=False, factor=None)
 
-    monkeypatch.setattr(gram, "to_device", lambda *given: seen.update(device=(given[0].shape, *given[1:])))
+    def move(matrix: np.ndarray, device: str) -> np.ndarray:
+        seen.setdefault("moved", []).append((matrix.shape, device))
+        return matrix
+
+    monkeypatch.setattr(gram, "to_device", move)
     monkeypatch.setattr(gram, "check_memory", lambda *given: seen.update(memory=given))
-    monkeypatch.setattr(gram.post, "denoise", denoise)
-    monkeypatch.setattr(gram, "project_elliptope", project)
+    monkeypatch.setattr(gram.post, "denoise_array", denoise)
+    monkeypatch.setattr(gram, "project_array", project)
 
     def progress(*_: int) -> None: ...
 
     release = ss.release_gram(
         ROWS, **CONTRACT, projection=projection, denoise="sure", max_iterations=9, device="cuda", progress=progress
     )
-    assert seen["device"] == ((1, 1), "cuda")
+    assert seen["moved"] == [((1, 1), "cuda"), ((5, 5), "cuda")]  # a small one first, before any noise is drawn
     assert seen["memory"] == (5, method, "cuda")
     assert seen["denoise"] == ((5, 5), release.guarantee.noise.std, "sure", 2)
     assert seen["project"] == (
         np.eye(5).tolist(),
         (method,),
-        {"max_iterations": 9, "device": "cuda", "progress": progress},
+        {"max_iterations": 9, "progress": progress, "warm": WarmStart()},
     )
     assert (release.projection, release.denoise, release.risks) == (projection, "rank", {"rank": 0.5})
     assert (release.iterations, release.residual, release.converged) == (6, 0.25, False)
@@ -486,19 +493,19 @@ def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monke
 
 def test_defaults_of_a_gram_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    project = gram.project_elliptope
+    project = gram.project_array
 
     def watched(matrix: np.ndarray, *given: Any, **named: Any) -> Any:
         seen.update(given=given, **named)
         return project(matrix, *given, **named)
 
-    monkeypatch.setattr(gram, "project_elliptope", watched)
+    monkeypatch.setattr(gram, "project_array", watched)
     release = ss.release_gram(ROWS, **CONTRACT)
     g = release.guarantee
     assert (g.mechanism, g.calibration, g.adjacency) == ("gaussian", "analytic", ss.Replacement())
     assert (g.score_range, g.sampler, g.claimed) == ((-1.0, 1.0), "exact", None)
     assert (release.projection, release.denoise) == ("exact", "projection")
-    assert seen == {"given": ("newton",), "max_iterations": None, "device": "cpu", "progress": None}
+    assert seen == {"given": ("auto",), "max_iterations": None, "progress": None, "warm": WarmStart()}
     unsafe = {"epsilon": 100.0, "delta": 1e-4, "calibration": "classical", "projection": "none"}
     with pytest.raises(ss.InvalidCalibration):
         ss.release_gram(ROWS, **unsafe)
@@ -557,5 +564,5 @@ def test_noise_tile_by_tile(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_projector_starts_from_nothing() -> None:
-    fresh = gram._Projector("newton", None, "cpu", None)
+    fresh = gram._Projector("newton", None, None)
     assert (fresh.iterations, fresh.residual, fresh.converged) == (0, 0.0, True)

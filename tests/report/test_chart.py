@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scoreshield.privacy.calibration import calibrate
+from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import chart as charts
+from scoreshield.report.certificate_page import build_detection_chart
 from scoreshield.report.chart import Axis, Chart
 
 
@@ -162,6 +165,20 @@ def test_label_places(gap: float) -> None:
             other,
         )
     assert all(left >= 0 and right <= charts.WIDTH and 0 < base < charts.HEIGHT for _, left, right, base in found)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 3.0])
+def test_label_in_a_corner(epsilon: float) -> None:
+    """The label of a dot in the corner of a certificate's chart covers neither of the two curves that meet there."""
+    drawn = build_detection_chart(GaussianProfile(2.0 / calibrate(epsilon, 1e-6, 2.0)))
+    root = parse(drawn)
+    (label,) = find_class(root, "label")
+    left, bottom = float(label.get("x", "nan")), float(label.get("y", "nan"))
+    assert "start" in label.get("style", "")
+    right, top = left + charts.estimate_text_width(label.text or ""), bottom - 0.7 * charts.LINE
+    for path in find_class(root, "line"):
+        x, y = charts._sample_track(*read_points(path).T)
+        assert not np.any((x > left) & (x < right) & (y > top) & (y < bottom))
 
 
 def test_crowded_ticks() -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import scoreshield as ss
 from scoreshield import plan
@@ -48,18 +49,22 @@ RELEASES: dict[str, Any] = {
     "codebook index": lambda: ss.release_index(ROWS, codebook=ss.PublicCodebook(QUERIES), **PURE),
     "batch": lambda: ss.release_batch(ROWS, QUERIES, k=5, **PURE),
 }
-TAGS = {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+TAGS = {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td"}
 NAMES_ONLY = ("matches", "top-k", "batch")
 
 
-def make_audit(bound: float = 0.3) -> AuditResult:
+ROWS_FAIL = AuditCheck("rows of other lengths", False, "a row of length 3 shows")
+UNTESTED = AuditCheck("low bits", None, "the outputs are whole numbers")
+
+
+def make_audit(bound: float = 0.3, *checks: AuditCheck, **changes: Any) -> AuditResult:
     return AuditResult(
         name="<b>a service</b>",
         claim=Claim(1.0, 1e-6),
         releases=100,
         confidence=0.95,
         epsilon_lower=bound,
-        checks=(AuditCheck("low bits", True, "no pattern"),),
+        checks=checks or (AuditCheck("low bits", True, "no pattern"),),
         auc=(0.6, 0.5, 0.7),
         tpr_at_1_percent=(0.02, 0.0, 0.1),
         fpr=np.array([0.0, 0.5, 1.0]),
@@ -72,6 +77,7 @@ def make_audit(bound: float = 0.3) -> AuditResult:
         statistic="linear",
         neighbours="one record replaced",
         seconds=1.0,
+        **changes,
     )
 
 
@@ -85,6 +91,10 @@ def make_account(folder: Path) -> Any:
 
 def make_hits() -> Hits:
     return ss.PrivateSearch(ROWS, epsilon=20.0, mode="index").search(QUERY, k=5)
+
+
+def make_noise() -> ss.CustomNoise:
+    return ss.CustomNoise.tabulate(stats.logistic(scale=0.4), label="logistic")
 
 
 def make_plan(source: Any = "public", **need: Any) -> plan.VerificationPlan:
@@ -101,9 +111,12 @@ OTHERS: dict[str, Any] = {
     ),
     "choice": lambda _: plan.choose("scores", epsilon=2.0, delta=1e-6),
     "audit": lambda _: make_audit(),
+    "audit by bets": lambda _: make_audit(0.3, ROWS_FAIL, UNTESTED, calls=400, pairs=3),
     "ledger": lambda folder: make_account(folder).ledger,
     "account": make_account,
     "hits": lambda _: make_hits(),
+    "custom noise": lambda _: make_noise(),
+    "worth": lambda _: ss.release_index(ROWS, epsilon=20.0).worth(5),
 }
 OBJECTS: dict[str, Any] = {**{name: lambda _, make=make: make() for name, make in RELEASES.items()}, **OTHERS}
 
@@ -199,6 +212,43 @@ def test_array_of_a_release(name: str) -> None:
     copy = np.array(release)
     copy += 1  # which the release does not see
     assert np.array_equal(np.asarray(release), array)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "hits"])
+def test_objects_without_an_array(name: str, tmp_path: Path) -> None:
+    """NumPy makes no array of one object, and the error says what to use."""
+    with pytest.raises(ss.InvalidInput, match=r"holds no array of numbers: use its attributes or to_frame\(\)"):
+        np.asarray(OTHERS[name](tmp_path))
+
+
+def test_short_names_of_ledgers(tmp_path: Path) -> None:
+    """A ledger is named by its file, without the folders."""
+    account = make_account(tmp_path)
+    assert repr(account.ledger) == "<Ledger ledger.db: at most epsilon 10 at delta 1e-06 for each dataset>"
+    assert repr(account) == "<Account of 'letters' in ledger.db: at most epsilon 10 at delta 1e-06>"
+
+
+def test_size_of_a_batch() -> None:
+    """A batch names its queries and records."""
+    batch = RELEASES["batch"]()
+    assert repr(batch).startswith("<BatchRelease of 3 queries and 40 records: (4, 0)-DP")
+    assert "BatchRelease of 3 queries and 40 records" in batch._repr_html_()
+
+
+def test_numbers_as_in_the_certificate(tmp_path: Path) -> None:
+    """Epsilon and delta are written in a table as in a certificate."""
+    guarantee = OTHERS["guarantee"](tmp_path)
+    assert guarantee.list_facts()["Promise"] == "(4, 1e-06)-differential privacy"
+    assert "(4, 1e-06)-differential privacy" in str(guarantee)
+    assert "at most epsilon 10 at delta 1e-06" in make_account(tmp_path)._repr_html_()
+
+
+def test_captions_are_not_as_narrow_as_their_table() -> None:
+    """A caption stands before its table, because a caption element wraps at the width of one narrow column."""
+    root = read_html(RELEASES["matches"]()._repr_html_())
+    assert not list(root.iter("caption"))
+    (place,) = [place for place, part in enumerate(root) if "named records" in (part.text or "")]
+    assert [part.tag for part in root[place : place + 2]] == ["p", "table"]
 
 
 def test_released_arrays_stay_frozen() -> None:
@@ -341,10 +391,25 @@ def test_frame_of_an_audit() -> None:
     assert frame["check"].tolist() == ["epsilon", "low bits"]
     assert frame["passed"].tolist() == [True, True]
     broken = make_audit(bound=1.5)
-    assert broken.to_frame()["result"].tolist() == ["FAILED", "passed"]
+    assert broken.to_frame()["result"].tolist() == ["FAILED", "nothing found"]
     assert repr(broken) == (
         "<AuditResult of <b>a service</b>: BROKEN, epsilon at least 1.5 where 1 was claimed, 100 releases>"
     )
+
+
+def test_audit_that_only_other_rows_break() -> None:
+    """The table shows what was not tested, and the plot says that its curve is of unit rows."""
+    found = make_audit(0.3, ROWS_FAIL, UNTESTED, calls=400, pairs=3)
+    frame = found.to_frame()
+    assert frame["result"].tolist() == ["nothing found", "FAILED", "not tested"]
+    assert frame["passed"].tolist() == [True, False, None]
+    assert "not tested" in found._repr_html_()
+    assert repr(found) == (
+        "<AuditResult of <b>a service</b>: broken for rows of other lengths, epsilon at least 0.3 where 1 was claimed, "
+        "400 outputs of 3 pairs of neighbouring collections>"
+    )
+    assert "on unit rows" in found.plot().axes[0].get_title()
+    assert "on unit rows" not in make_audit().plot().axes[0].get_title()
 
 
 def test_frame_of_a_guarantee() -> None:

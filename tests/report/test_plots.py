@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from PIL import Image
 
 import scoreshield as ss
 from scoreshield.report import plots
@@ -53,6 +54,13 @@ def test_wrong_matches_have_a_red_frame() -> None:
     frames = [panel.spines["left"].get_edgecolor() for panel in drawn.subfigs[0].axes]
     red = to_rgba(plots.RED)
     assert [frame == red for frame in frames] == [False, False, False, False, True, False]
+
+
+def test_twice_the_resolution_of_a_page(tmp_path: Path) -> None:
+    plots.save_picture(plots.make_figure(4, 2), tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as image:
+        assert image.size == (880, 440)
+        assert image.info["dpi"] == pytest.approx((220, 220), abs=0.1)
 
 
 def test_a_picture_that_cannot_be_written(tmp_path: Path, collection: np.ndarray, query: np.ndarray) -> None:

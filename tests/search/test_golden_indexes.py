@@ -17,6 +17,9 @@ from scoreshield.stores import ArrayStore
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENTS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "contents.json").read_text())
+for content in CONTENTS.values():
+    # Scores are float32 products, which processors round differently in their last bit.
+    content["noisy"] = None if content["noisy"] is None else pytest.approx(content["noisy"], rel=3e-7, abs=0)
 ROWS = np.random.default_rng(40).standard_normal((6, 5)).astype(np.float32)
 IDS = CONTENTS["counted"]["ids"]
 PERSONS = dict(zip(IDS, "xxyyzz", strict=True))

@@ -1361,7 +1361,7 @@ class TestErrors:
     def test_repr_says_no_number(self) -> None:
         search = make_search("query")
         search.search(QUERY)
-        assert repr(search) == "<PrivateSearch of The array: mode 'query', version 1>"
+        assert repr(search) == "<PrivateSearch of the array: mode 'query', version 1>"
 
     @pytest.mark.parametrize(
         "options", [{"epsilon": 0}, {"mode": 5}, {"file": 5}, {"check_every": -1}, {"epsilon": 1e9}]

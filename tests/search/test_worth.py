@@ -339,10 +339,16 @@ class TestAuto:
         assert account.spent == pytest.approx(8)
         for search in (alone, per_query, known):
             assert search.choice is not None
-            assert search.choice.sentence in repr(search)
+            assert search.choice.sentence not in repr(search), "a repr is short"
             assert search.choice.worth == search.worth
             assert str(search.choice) == search.choice.sentence
-        assert "each query costs epsilon 8" in repr(per_query)
+        assert "each query costs epsilon 8" in str(per_query.choice)
+
+    def test_a_missing_ledger_is_suggested(self) -> None:
+        """Where only a ledger is missing for single queries, the warning names them as that of an index does."""
+        with pytest.warns(UselessRelease, match=r"or mode='query' with a ledger\) is predicted to find"):
+            search = PrivateSearch(ROWS, epsilon=8, mode="auto")
+        assert repr(search) == "<PrivateSearch of the array: mode 'index', version 1, total epsilon 8>"
 
     def test_price(self, account: Account) -> None:
         """An index that is nearly as good is cheaper, and a ledger that does not cover the queries rules them out."""
@@ -453,14 +459,14 @@ class TestAuto:
         path = tmp_path / "index.npz"
         search = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, file=path)
         assert search.mode == "query"
-        assert "'file' is not used" in repr(search)
+        assert "'file' is not used" in str(search.choice)
         assert (account.spent, path.exists()) == (0, False)
         with pytest.warns(UselessRelease):
             PrivateSearch(ROWS, epsilon=8, ledger=account, file=path)
         spent = account.spent
         again = PrivateSearch(ROWS, epsilon=8, mode="auto", ledger=account, file=path)
         assert again.mode == "index"
-        assert "per query is ruled out by 'file', which holds what was made before" in repr(again)
+        assert "per query is ruled out by 'file', which holds what was made before" in str(again.choice)
         assert account.spent == spent
 
     def test_required_recall(self, account: Account) -> None:

@@ -12,6 +12,7 @@ import pytest
 from scoreshield.errors import FileError, InvalidInput, StoreError
 from scoreshield.geometry import embeddings
 from scoreshield.stores import ArrayStore, PinnedStore
+from scoreshield.stores import pinned as pinned_module
 
 N, DIMENSION = 30, 6
 ROWS = np.random.default_rng(8).standard_normal((N, DIMENSION)) * 3
@@ -58,6 +59,40 @@ def test_parquet(tmp_path: Path) -> None:
 
     parquet.write_table(pa.table({"embedding": ROWS.tolist()}), tmp_path / "rows.parquet")
     np.testing.assert_allclose(compute_scores(PinnedStore(ArrayStore(tmp_path / "rows.parquet"))), COSINES, atol=1e-6)
+
+
+def test_parquet_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the store nor a pinned copy reads a Parquet file whole, and zero rows are found in every part."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    from scoreshield._parquet import ParquetRows
+
+    rows = np.random.default_rng(1).standard_normal((40, DIMENSION)).astype(np.float32)
+    rows[[3, 38]] = 0
+    parquet.write_table(pa.table({"embedding": rows.tolist()}), tmp_path / "rows.parquet")
+    monkeypatch.setattr(pinned_module, "_BLOCK", 16)
+    monkeypatch.setattr(embeddings, "_BLOCK_BYTES", 16 * 8 * DIMENSION)
+    lengths: list[int] = []
+    read = ParquetRows.read
+
+    def count(self: ParquetRows, start: int, stop: int) -> Any:
+        lengths.append(stop - start)
+        return read(self, start, stop)
+
+    monkeypatch.setattr(ParquetRows, "read", count)
+    store = ArrayStore(tmp_path / "rows.parquet")
+    records = store.records()
+    assert not lengths
+    assert list(records.ids) == list(range(40))
+    copied = PinnedStore(store).take_snapshot().rows
+    assert copied is not None
+    assert max(lengths) <= 16
+    lengths.clear()
+    np.testing.assert_allclose(records.vectors, rows)
+    assert lengths == [40]
+    expected = np.where(rows.any(axis=1)[:, None], rows, np.eye(1, DIMENSION))
+    np.testing.assert_allclose(copied, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_copy_and_view(tmp_path: Path) -> None:
@@ -165,8 +200,8 @@ def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "rows.npy").write_bytes(b"\x93NUMPY garbage")
     with pytest.raises(InvalidInput, match="corrupt, truncated or of another kind"):
         ArrayStore(tmp_path / "rows.npy")
-    with pytest.raises(InvalidInput, match=r"must be a \.npy, \.npz or \.parquet file"):
-        ArrayStore("rows.csv")
+    with pytest.raises(InvalidInput, match=r"must be a \.npy, \.npz, \.parquet or \.csv file"):
+        ArrayStore("rows.xlsx")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -1,7 +1,8 @@
 """`scoreshield audit TARGET`: try to contradict a privacy claim, and save the evidence.
 
-The exit code is 1 where the claim is broken, 0 where no violation was found, 2 for bad input and 70 for an unexpected
-failure, so that the command can gate a pipeline.
+The exit code is 1 where the claim is broken, 3 where it is broken only for rows that are not unit vectors, 0 where no
+violation was found, 2 for bad input and for too few outputs to find anything, and 70 for an unexpected failure, so that
+the command can gate a pipeline.
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import typer
 
 from scoreshield.cli.options import Json, make_line_printer
 from scoreshield.cli.output import check_not_input
 from scoreshield.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from scoreshield.audit.statistics import StatisticName
 
 EXAMPLE = (
     "scoreshield audit service:release --epsilon 1 --delta 1e-6 --adjacency replace --out audit\n"
@@ -40,23 +38,40 @@ def run_audit_command(
     ] = None,
     noise: Annotated[
         Literal["any", "gaussian"],
-        typer.Option(help="'gaussian' claims Gaussian noise that just meets the pair: far smaller violations show."),
+        typer.Option(
+            help="'gaussian' claims Gaussian noise that is just enough for epsilon and delta; smaller faults show then."
+        ),
     ] = "any",
     plain: Annotated[
         bool,
         typer.Option("--plain", help="With --noise gaussian: outputs are clean values plus that noise, never clipped."),
     ] = False,
     releases: Annotated[
-        int | None, typer.Option(help="Releases on each side; 2,000 unless --minutes is given.", min=1)
+        int | None,
+        typer.Option(
+            help="At most this number of releases on each side of a pair, instead of a time; 2,000 test all kinds.",
+            min=1,
+        ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Choose the number of releases to take about this many minutes.")
+        float | None, typer.Option(help="How long the audit may take; 2 minutes unless --releases is given.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="The confidence of everything that the audit states.")] = 0.95,
-    statistic: Annotated[str, typer.Option(help="auto, linear, table, membership, classifier, likelihood.")] = "auto",
+    confidence: Annotated[float, typer.Option(help="The confidence of the verdict and of the bound.")] = 0.99,
+    rows: Annotated[
+        Literal["any", "unit"],
+        typer.Option(
+            help="'unit' leaves out rows that are not unit vectors; with 'any' they are a finding of their own."
+        ),
+    ] = "any",
     records: Annotated[int, typer.Option(help="Records in the collections that the auditor constructs.", min=1)] = 8,
     dimensions: Annotated[int, typer.Option(help="The length of a record, if no query or canary gives it.", min=1)] = 8,
-    query: Annotated[Path | None, typer.Option(help="The public query (.npy, ...); by default the first axis.")] = None,
+    query: Annotated[
+        Path | None,
+        typer.Option(
+            help="The public query, or a batch (.npy, ...). Without it a function's is searched for, and an endpoint "
+            "gets the first axis."
+        ),
+    ] = None,
     no_query: Annotated[bool, typer.Option("--no-query", help="An endpoint that takes no query.")] = False,
     canaries: Annotated[
         Path | None, typer.Option(help="Records to put in and take out, one per row, instead of the worst cases.")
@@ -85,9 +100,11 @@ def run_audit_command(
     quick: Annotated[bool, typer.Option("--quick", help="With --own: the short form.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Attack a release function, a service or saved outputs, and bound from below what they leak.
+    """Try to contradict a privacy claim about a release function, a service or saved outputs.
 
-    Exit code 1 means that the claim is broken, 0 that no violation was found: evidence, never proof.
+    Exit code 1 means that the claim is broken, and 3 that only rows of other lengths break it. Exit code 0 means that
+    no violation was found: evidence, never proof. Read then what size of each fault would have been found, and what was
+    not tested. Exit code 2 means that no audit was made, for example because too few outputs came in time.
     """
     if own:
         given: dict[str, object] = {
@@ -115,7 +132,7 @@ def run_audit_command(
     claim = audit_run.make_claim(epsilon, delta, adjacency, noise, is_file=is_file)
     if plain and noise != "gaussian":
         raise InvalidInput("--plain says what is done with Gaussian noise; give --noise gaussian with it.")
-    budget = audit_run.AuditBudget(releases, minutes, confidence, cast("StatisticName", statistic), plain)
+    budget = audit_run.AuditBudget(releases, minutes, confidence, plain, rows)
     if is_file:
         options = {"--minutes": minutes, "--query": query, "--canaries": canaries}
         if unfit := [name for name, value in options.items() if value is not None]:

@@ -24,14 +24,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from scoreshield import _files
 from scoreshield.audit import engine, journal, neighbours, targets
 from scoreshield.audit.claims import REPLACE, Claim
 from scoreshield.audit.outputs import Source
 from scoreshield.audit.result import AuditResult
-from scoreshield.audit.statistics import StatisticName
 from scoreshield.cli.output import say, select_query
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration
@@ -39,36 +38,44 @@ from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.report import audit_page
 from scoreshield.report.pages import check_report_extra
 
-RELEASES, MOST_RELEASES = 2000, 1_000_000
+#: The exit code where only rows that are not unit vectors break the claim.
+ONLY_OTHER_ROWS = 3
+#: The exit code where so few outputs came in time that no fault could be found: no audit was made.
+TOO_FEW_OUTPUTS = 2
 #: What an audit writes into its folder.
 FILES = (journal.SETTINGS, journal.RELEASES, journal.LOCK, *journal.REPORTS)
 #: The seed of the order of outputs in files.
 _SEED = 0
 #: Facts that are printed as well as in the report.
 _PRINTED_FACTS = (audit_page.RESUMED, "Requests repeated")
-#: How many releases the search for neighbours takes where no query is known: 35 pairs, 128 on each side.
-_SEARCH = 35 * 2 * 128
-#: Releases in all for one on each side, with the pilots that choose among the pairs.
-_EACH = 3.1
+#: The most minutes of an audit.
+_LONGEST = 1e5
 #: Seconds between two lines in a log.
 EVERY = 45.0
 
 
 @dataclass(frozen=True)
 class AuditBudget:
-    """How much is drawn and how it is evaluated: releases on each side, or minutes; confidence, statistic, noise."""
+    """How much is drawn and how it is evaluated: releases on each side, or minutes; confidence, noise, rows."""
 
     releases: int | None
     minutes: float | None
     confidence: float
-    statistic: StatisticName
     plain: bool = False
+    rows: engine.RowDomain = "any"
 
     def __post_init__(self) -> None:
         if self.releases is not None and self.minutes is not None:
             raise InvalidInput("--releases and --minutes both set the budget; give one of them.")
-        if self.minutes is not None and not 0 < self.minutes <= 1e5:
+        if self.minutes is not None and not 0 < self.minutes <= _LONGEST:
             raise InvalidInput(f"--minutes must be a positive number, at most 100,000. Got {self.minutes:g}.")
+
+    @property
+    def time_limit(self) -> float:
+        """The most minutes that the audit takes."""
+        if self.minutes is not None:
+            return self.minutes
+        return engine.MINUTES if self.releases is None else _LONGEST
 
 
 @dataclass(frozen=True)
@@ -84,13 +91,18 @@ class AuditInputs:
     def read(cls, records: int, dimensions: int, query: Path | None, canaries: Path | None) -> AuditInputs:
         """Read the files of the query and the canaries."""
         vector = None if query is None else select_query(_files.read_array(query))
-        if vector is not None and (vector.ndim != 1 or vector.dtype.kind not in "fiu"):
-            raise InvalidInput(f"{query} must hold one query, a vector. Got shape {vector.shape}, type {vector.dtype}.")
+        if vector is not None and (vector.ndim not in (1, 2) or not vector.size or vector.dtype.kind not in "fiu"):
+            raise InvalidInput(
+                f"{query} must hold one query, a vector, or a batch of queries, one per row. Got shape {vector.shape}, "
+                f"type {vector.dtype}."
+            )
         planted = None if canaries is None else np.atleast_2d(_files.read_array(canaries))
-        if planted is not None and vector is not None and planted.shape[-1] != len(vector):
-            raise InvalidInput(f"Canaries and query must have one length. Got {planted.shape[-1]} and {len(vector)}.")
+        if planted is not None and vector is not None and planted.shape[-1] != vector.shape[-1]:
+            raise InvalidInput(
+                f"Canaries and query must have one length. Got {planted.shape[-1]} and {vector.shape[-1]}."
+            )
         length = dimensions if planted is None else planted.shape[-1]
-        return cls(records, length if vector is None else len(vector), vector, planted)
+        return cls(records, length if vector is None else vector.shape[-1], vector, planted)
 
 
 @dataclass(frozen=True)
@@ -219,11 +231,7 @@ def audit_files(
         raise InvalidInput(f"--releases must be at most the {most:,} outputs that there are on each side.")
     first, second = first[: budget.releases or most], second[: budget.releases or most]
     name = Path(target).name + ("" if without is None else f" and {without.name}")
-    settings: dict[str, Any] = {
-        "confidence": budget.confidence,
-        "statistic": budget.statistic,
-        "plain": budget.plain,
-    }
+    settings: dict[str, Any] = {"confidence": budget.confidence, "plain": budget.plain}
     digests = {"with": _digest_array(first), "without": _digest_array(second)}
     facts = {"Target": f"outputs in {name}, made before"}
     with folder.open({"target": name, "claim": claim.to_dict(), **settings, **digests}, lambda: len(first)):
@@ -251,9 +259,9 @@ def audit_subject(
     }  # fmt: skip
     made_up = f"{shape[0]:,} records of {shape[1]:,} dimensions, made up by the auditor"
     facts = {"Target": subject.name, "Collections": made_up + (", and the canaries" if pairs else "")}
-    plan = partial(_plan_releases, subject, budget, shape, is_search=subject.query is None and pairs is None)
     with (
-        _close_after(subject), redirect_prints(), folder.open(settings, plan, subject.secret) as (log, releases),
+        _close_after(subject), redirect_prints(),
+        folder.open(settings, lambda: budget.releases or 1, subject.secret) as (log, _),
         show_progress(quiet) as (progress, count),
     ):  # fmt: skip
         if log is not None:
@@ -262,28 +270,29 @@ def audit_subject(
         if not subject.is_bulk:
             release = count(release if log is None else log.record(release))
         result = engine.audit(
-            release, claim, neighbours=pairs, releases=releases, confidence=budget.confidence,
-            statistic=budget.statistic, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
-            shape=shape, query=subject.query, plain=budget.plain,
+            release, claim, neighbours=pairs, releases=budget.releases, minutes=budget.time_limit,
+            confidence=budget.confidence, seed=None, progress=progress, timeout=subject.timeout, name=subject.name,
+            shape=shape, query=subject.query, plain=budget.plain, rows=budget.rows,
         )  # fmt: skip
         if log is not None and log.releases_before:
             begun = _describe_start(log.begun)
             facts[audit_page.RESUMED] = f"{log.releases_before:,} releases were there before; {begun}"
         if repeated := _count_repeated(subject) + (0 if log is None else log.requests_repeated):
             facts["Requests repeated"] = f"{repeated:,}"
-        return AuditOutcome(result, facts, folder.save(result, facts))
+        return AuditOutcome(result, facts, folder.save(result, facts), is_timed=budget.releases is None)
 
 
 @dataclass(frozen=True)
 class AuditOutcome:
-    """A result, facts about the audit, and the files of the report."""
+    """A result, facts about the audit, the files of the report, and whether the time was the limit."""
 
     result: AuditResult
     facts: dict[str, str]
     files: list[str]
+    is_timed: bool = False
 
     def show(self, as_json: bool) -> None:
-        """Print the outcome, and end with exit code 1 where the claim is broken."""
+        """Print the outcome. The exit code is 1 or 3 where the claim is broken, and 2 where nothing could be found."""
         if as_json:
             values = self.result.to_dict() | {"verdict": audit_page.write_verdict(self.result, self.facts)}
             typer.echo(json.dumps({"files": self.files, "facts": self.facts, **values}))
@@ -292,8 +301,10 @@ class AuditOutcome:
             lines += [f"{name:<17} {self.facts[name]}" for name in _PRINTED_FACTS if name in self.facts]
             lines += [f"{'Written':<17} {', '.join(self.files)}"] if self.files else []
             say("\n".join(lines))
-        if self.result.broken:
-            raise typer.Exit(1)
+        if self.result.broken or self.result.broken_by_rows:
+            raise typer.Exit(1 if self.result.broken else ONLY_OTHER_ROWS)
+        if self.result.is_inconclusive and self.is_timed:
+            raise typer.Exit(TOO_FEW_OUTPUTS)
 
 
 def _count_repeated(subject: AuditSubject) -> int:
@@ -317,26 +328,6 @@ def _close_after(subject: AuditSubject) -> Iterator[None]:
             subject.release.close()
 
 
-def _plan_releases(subject: AuditSubject, budget: AuditBudget, shape: tuple[int, int], *, is_search: bool) -> int:
-    """Find the number of releases on each side: as given, or as many as the time allows at the pace of the first."""
-    if budget.minutes is None:
-        return budget.releases or RELEASES
-    source = Source(subject.release, seed=None, timeout=subject.timeout)
-    rows = neighbours.random_pair(*shape, seed=0).first
-    count, pace, begin = 1, 0.0, time.perf_counter()
-    while count <= 4096 and time.perf_counter() - begin < 0.5:
-        start = time.perf_counter()
-        source.draw(rows, count)
-        pace, count = (time.perf_counter() - start) / count, 2 * count
-    left = 0.9 * 60 * budget.minutes - (_SEARCH * pace if is_search else 0.0)
-    if left <= 0:
-        raise InvalidInput(
-            f"At {pace:.3g} seconds per release, {budget.minutes:g} minutes do not suffice to search for "
-            "neighbours; name the query with --query, or allow more --minutes."
-        )
-    return max(1, min(MOST_RELEASES, int(left / (_EACH * max(pace, 1e-9)))))
-
-
 def _digest_array(array: Any) -> str | None:
     return None if array is None else hashlib.sha256(np.ascontiguousarray(array, np.float64).tobytes()).hexdigest()[:16]
 
@@ -349,22 +340,25 @@ class ProgressLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._next = clock, clock() + EVERY
-        self._outputs, self._state = 0, "choosing neighbours"
+        self._outputs, self._state = 0, "trying pairs of collections"
 
     def count(self, release: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap a release so that its outputs are counted."""
 
-        def call(embeddings: Any) -> Any:
-            output = release(embeddings)
-            self._outputs += 1
-            self._write_line()
-            return output
+        def wrap(inner: Callable[[Any], Any], _: Any) -> Callable[[Any], Any]:
+            def call(embeddings: Any) -> Any:
+                output = inner(embeddings)
+                self._outputs += 1
+                self._write_line()
+                return output
 
-        return call
+            return call
 
-    def update(self, done: int, total: int, bound: float) -> None:
+        return targets.ReleaseWrapper(release, wrap)
+
+    def update(self, share: float, bound: float) -> None:
         """Take the progress of the audit."""
-        self._state = f"{done:,} of {total:,} releases on each side, epsilon at least {bound:.3f} so far"
+        self._state = f"{share:.0%} of the work, epsilon at least {bound:.3f} so far"
         self._write_line()
 
     def _write_line(self) -> None:
@@ -387,12 +381,12 @@ def show_progress(quiet: bool) -> Iterator[tuple[engine.AuditProgress, Callable[
         log = ProgressLog()
         yield log.update, log.count
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("choosing neighbours", total=None)
+        task = bar.add_task("trying pairs of collections", total=1.0)
 
-        def update(done: int, total: int, bound: float) -> None:
-            bar.update(task, description=f"epsilon at least {bound:.3f}", completed=done, total=total)
+        def update(share: float, bound: float) -> None:
+            bar.update(task, description=f"epsilon at least {bound:.3f} so far", completed=share)
 
         yield update, lambda release: release
 

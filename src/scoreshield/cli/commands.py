@@ -8,7 +8,7 @@ from __future__ import annotations
 #: What the command line is for.
 SUMMARY = "Release cosine similarities under differential privacy, with a certificate."
 #: The last line of the help.
-START = "Start with: scoreshield demo"
+START = "Start with: scoreshield demo (first: pip install 'scoreshield[demo]')"
 
 #: The commands in groups, as the help shows them: for each its module, its name there, and one line about it.
 GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "search": ("search", "search_command", "Search a released index: the best records and their scores. Free."),
         "hits": ("hits", "hits_command", "Name the records near a query, with a few true answers of each."),
         "export": ("export", "export_index_command", "Write a released index for FAISS, Parquet or Lance."),
+        "serve": ("serve", "app", "Serve private collections over HTTP, within a budget."),
         "public": ("public", "app", "Prepare a release with public data. This costs no budget."),
     },
     "Look and check": {

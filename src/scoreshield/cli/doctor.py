@@ -16,15 +16,16 @@ import typer
 
 from scoreshield._version import VERSION
 from scoreshield.cli.options import Json
-from scoreshield.cli.output import say
+from scoreshield.cli.output import say, say_line
 
 EXAMPLE = "scoreshield doctor"
 
-#: What each extra is for. An extra that is not listed is shown without a purpose.
+#: What each extra is for.
 PURPOSES = {
     "parquet": "embeddings and exports in .parquet files",
     "plots": "figures",
     "report": "pages of plans, audits and certificates",
+    "frames": "data frames of pandas and polars",
     "tasks": "metrics of tasks",
     "demo": "scoreshield demo",
     "audit": "audits that are saved, and audits of services",
@@ -33,6 +34,9 @@ PURPOSES = {
     "accounting": "comparison with dp-accounting",
     "postgres": "ledgers and stores in PostgreSQL",
     "rag": "scoreshield rag",
+    "service": "scoreshield serve",
+    "oidc": "sign-in of people by OpenID Connect",
+    "traces": "traces of the service for OpenTelemetry",
     "text-embedders": "sentence-transformers models",
     "image-embedders": "image models",
     "face-embedders": "face models",
@@ -46,10 +50,18 @@ PURPOSES = {
     "langchain": "LangChain retrievers",
     "llama-index": "LlamaIndex retrievers",
     "haystack": "Haystack retrievers",
+    "dask": "releases on Dask clusters",
+    "spark": "releases on Spark clusters",
+    "ray": "releases on Ray clusters",
+    "lance": "collections in Lance tables",
+    "delta": "collections in Delta tables",
+    "iceberg": "collections in Iceberg tables",
+    "fsspec": "collections and releases on object storage",
+    "sklearn": "nearest neighbours in the style of scikit-learn",
     "sdp": "semidefinite programs, for comparison",
 }
 #: Extras for developers, and sums of other extras.
-_LEFT_OUT = {"all", "dev", "docs", "mutation", "peers", "stores"}
+_LEFT_OUT = {"all", "dev", "docs", "mutation", "packaging", "peers", "stores"}
 _DISTRIBUTION = "scoreshield"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?\s*([^;]*)(?:;.*?extra\s*==\s*['\"]([^'\"]+)['\"])?")
 _LEAST = re.compile(r">=\s*([\d.]+)")
@@ -103,14 +115,14 @@ def doctor_command(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    say(f"scoreshield     {facts['scoreshield']}")
-    say(f"python          {facts['python']} on {facts['platform']}")
-    say(f"required        {', '.join(f'{name} {version}' for name, version in base.items()) or 'unknown'}")
-    say(f"gpu             {facts['gpu']}")
+    say_line(f"scoreshield     {facts['scoreshield']}")
+    say_line(f"python          {facts['python']} on {facts['platform']}")
+    say_line(f"required        {', '.join(f'{name} {version}' for name, version in base.items()) or 'unknown'}")
+    say_line(f"gpu             {facts['gpu']}")
     for name, state in facts["databases"].items():
-        say(f"{name:<15} {state}")
+        say_line(f"{name:<15} {state}")
     if facts["environment"]:
-        say(f"environment     {', '.join(facts['environment'])}")
+        say_line(f"environment     {', '.join(facts['environment'])}")
     _print_parts(parts)
 
 
@@ -119,12 +131,12 @@ def _print_parts(parts: list[InstalledPart]) -> None:
     if present:
         say("\nOptional parts that are installed:")
     for part in present:
-        say(f"  {part.extra:<16} {part.purpose}")
+        say_line(f"  {part.extra:<16} {part.purpose}")
     if lacking:
         say("\nOptional parts that are missing; each line installs one:")
     for part in lacking:
-        say(f"  {part.extra:<16} {part.purpose}; needs {', '.join(part.missing)}")
-        say(f"    {part.install}")
+        say_line(f"  {part.extra:<16} {part.purpose}; needs {', '.join(part.missing)}")
+        say_line(f"    {part.install}")
 
 
 def read_requirements() -> list[Requirement]:

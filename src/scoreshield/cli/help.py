@@ -16,17 +16,37 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from scoreshield.cli.commands import GROUPS
-from scoreshield.errors import InvalidInput, InvalidParameter, InvalidRow
+from scoreshield.errors import InvalidArrayFile, InvalidInput, InvalidParameter, InvalidRow
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 _ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)='(?P<value>[\w-]+)'")
+_LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
+#: Options that have another name than the parameter that they set, such as one that is given once per value.
+_OTHER_NAMES = {
+    "cuts": ("--cut",),
+    "k": ("--best", "--top-k"),
+    "levels": ("--level",),
+    "rng": ("--seed", "--research-seed"),
+    "vectors": ("--codebook", "codebook"),
+}
 #: Settings of every command: ``-h`` is ``--help``.
 CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 
 class ExplainedCommand(TyperCommand):
-    """A command whose help ends with an example, and whose errors name the option that was given."""
+    """A command whose help ends with an example, and whose errors name the option that was given.
+
+    Without its arguments it shows its help.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.help = _LINE_END.sub(" ", self.help or "")  # Rich keeps line ends inside all paragraphs but the first
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        has_required = any(param.required for param in self.params)
+        return super().parse_args(ctx, args or (["--help"] if has_required and not ctx.resilient_parsing else []))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         with _hide_epilog(self) as example:
@@ -34,16 +54,13 @@ class ExplainedCommand(TyperCommand):
         _write_example(formatter, example)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _hide_switch_values(super().get_params(ctx))
+        return _simplify_values(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except InvalidInput as error:
-            text = name_option(error, self.params)
-            if text is None:
-                raise
-            raise InvalidInput(text) from error
+            raise InvalidInput(name_option(error, self.params, ctx.params)) from error
 
 
 class ExplainedGroup(TyperGroup):
@@ -55,7 +72,7 @@ class ExplainedGroup(TyperGroup):
         _write_example(formatter, example)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _hide_switch_values(super().get_params(ctx))
+        return _simplify_values(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or (["--help"] if not ctx.resilient_parsing else []))
@@ -116,29 +133,53 @@ class CommandApp(typer.Typer):
         return super().command(*args, **{"cls": ExplainedCommand, "context_settings": CONTEXT, **settings})
 
 
-def name_option(error: InvalidInput, params: list[Any]) -> str | None:
+def name_option(error: InvalidInput, params: list[Any], values: Mapping[str, Any]) -> str:
     """Write an error of a Python function with the names of the options that the user gave.
+
+    A parameter that the command has no option for is named in words, without its function.
 
     Args:
         error: The error.
         params: The options and arguments of the command.
-
-    Returns:
-        None where the error names no parameter that the command has.
+        values: What the user gave for each of them.
     """
-    if isinstance(error, InvalidParameter):
-        option = find_option(params, error.parameter)
-        return None if option is None else f"{option} {error.problem}"
-    if isinstance(error, InvalidRow):
-        option = find_option(params, error.parameter)
-        return None if option is None else str(error).replace(f"'{error.parameter}'", option)
-    return _ARGUMENT.sub(lambda found: _name_argument(found, params), str(error))
+    if isinstance(error, InvalidArrayFile):
+        return _name_file(error, params, values)
+    text = str(error)
+    if isinstance(error, InvalidParameter | InvalidRow):
+        option = find_option(params, error.parameter) or f"the {error.parameter.strip('_').replace('_', ' ')}"
+        if isinstance(error, InvalidRow):
+            text = text.replace(f"'{error.parameter}'", option)
+        else:
+            text = f"{option[:1].upper()}{option[1:]} {error.problem}"
+    return _ARGUMENT.sub(lambda found: _name_argument(found, params), text)
+
+
+def _name_file(error: InvalidArrayFile, params: list[Any], values: Mapping[str, Any]) -> str:
+    """Name the option whose file has a problem, and how the user names an array of that file."""
+    given = next((param for param in params if str(values.get(param.name)) == error.path), None)
+    if given is None:
+        return str(error)
+    start = f"{_write_option(given)}: {error.path} {error.problem}"
+    if not error.is_ambiguous:
+        return f"{start}."
+    array = find_option(params, f"{given.name}_array" if isinstance(given, TyperOption) else "array")
+    if array is not None:
+        return f"{start}; say which one with {array}."
+    if isinstance(values[given.name], str):  # which takes FILE:NAME
+        return f"{start}; say which one, as {error.path}:NAME."
+    return f"{start}; give a file with one."
+
+
+def _write_option(param: Any) -> str:
+    """Write an option or an argument as its user does."""
+    return str(param.opts[0] if isinstance(param, TyperOption) else param.metavar or param.name.upper())
 
 
 def _name_argument(found: re.Match[str], params: list[Any]) -> str:
     """Write an argument of Python, ``norm='ball'``, as an option, ``--norm ball``, where the command has it."""
-    option = find_option(params, found["name"])
-    return found[0] if option is None or not option.startswith("-") else f"{option} {found['value']}"
+    param = _find_param(params, found["name"])
+    return f"{_write_option(param)} {found['value']}" if isinstance(param, TyperOption) else found[0]
 
 
 def find_option(params: list[Any], parameter: str) -> str | None:
@@ -151,11 +192,13 @@ def find_option(params: list[Any], parameter: str) -> str | None:
     Returns:
         None where the command has no such option.
     """
-    flag = "--" + parameter.strip("_-").replace("_", "-")
-    for param in params:
-        if flag in param.opts or parameter == param.name:
-            return str(param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper())
-    return None
+    param = _find_param(params, parameter)
+    return None if param is None else _write_option(param)
+
+
+def _find_param(params: list[Any], parameter: str) -> Any | None:
+    flags = {"--" + parameter.strip("_-").replace("_", "-"), *_OTHER_NAMES.get(parameter, ())}
+    return next((param for param in params if flags & set(param.opts) or parameter == param.name), None)
 
 
 def _wrap_function(name: str, function: Any, example: str | None) -> typer.Typer:
@@ -164,10 +207,13 @@ def _wrap_function(name: str, function: Any, example: str | None) -> typer.Typer
     return app
 
 
-def _hide_switch_values(params: list[Any]) -> list[Any]:
+def _simplify_values(params: list[Any]) -> list[Any]:
+    """Name no value for a switch, and one value for an option that is given once per value."""
     for param in params:
         if isinstance(param, TyperOption) and param.is_flag:
             param.metavar = ""
+        elif isinstance(param, TyperOption) and param.multiple and param.metavar is None:
+            param.metavar = "<float>" if "float" in str(param.type_descriptor.annotation) else None
     return params
 
 

@@ -19,6 +19,7 @@ from scoreshield.cli.options import (
     Ids,
     Json,
     Levels,
+    Queries,
     QueryArray,
     WorthOptions,
     expand_groups,
@@ -40,7 +41,7 @@ EXAMPLE = "scoreshield hits docs.npy --query q.npy --epsilon 32 --file docs.hits
 def hits_command(
     *,
     embeddings: Embeddings,
-    query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one per row.")],
+    query: Queries,
     epsilon: Epsilon,
     file: Annotated[
         Path,

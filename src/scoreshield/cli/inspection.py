@@ -5,6 +5,8 @@ A file is recognised by its content. Only released and public facts are read out
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,13 +14,21 @@ from typing import Any
 
 import scoreshield as ss
 from scoreshield import _files, _loading
+from scoreshield.cli.output import LEDGER_SCHEMES
+from scoreshield.distributed.results import open_release
+from scoreshield.distributed.storage import MANIFEST
 from scoreshield.releases.index import PrivateIndex
 
 _SQLITE = b"SQLite format 3\x00"
 _COUNTERS = b"scoreshield hit counters"
 _TEXT = b"ScoreShield certificate\n"
-_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
-_ARRAYS = (".npy", ".npz", ".parquet")
+_ARRAYS = (".npy", ".npz", ".parquet", ".csv")
+#: How the titles of pages begin (report/templates).
+_PAGES = {
+    "ScoreShield certificate: ": "the page of a certificate",
+    "ScoreShield: audit of ": "the page of an audit",
+    "ScoreShield: ": "the page of a plan",
+}
 
 
 class UnknownFile(ss.InvalidInput):
@@ -52,7 +62,7 @@ def describe_file(name: str) -> FileDescription:
         InvalidInput: The file is damaged.
         FileError: It cannot be read.
     """
-    if name.startswith(_SCHEMES):
+    if name.startswith(LEDGER_SCHEMES):
         return _describe_ledger(name)
     path = Path(name)
     if path.is_dir():
@@ -64,6 +74,8 @@ def describe_file(name: str) -> FileDescription:
         return _describe_counters(path)
     if start.startswith(_TEXT):
         return _describe_text(path)
+    if start.lower().startswith(b"<!doctype html>"):
+        return _describe_page(path)
     if path.suffix.lower() == ".json":
         return _describe_json(path)
     if path.suffix.lower() == ".npz" and _files.holds_release(path):
@@ -78,12 +90,16 @@ def describe_file(name: str) -> FileDescription:
 
 def locate_release(path: Path) -> Path:
     """Return the release that a file belongs to: FILE.npz for FILE.json, FILE.txt and FILE.html."""
-    return path if path.suffix == ".npz" else path.with_suffix(".npz")
+    if path.suffix.lower() == ".npz":
+        return path
+    found = path.with_suffix(".npz")
+    other = path.with_suffix(".NPZ")
+    return other if other.is_file() and not found.is_file() else found
 
 
-def _read_start(path: Path) -> bytes:
+def _read_start(path: Path, length: int = 64) -> bytes:
     with _loading.open_regular_file(path) as raw:
-        return raw.read(64)
+        return raw.read(length)
 
 
 # ---- Releases and what belongs to them.
@@ -130,6 +146,21 @@ def _describe_text(path: Path) -> FileDescription:
     )
 
 
+def _describe_page(path: Path) -> FileDescription:
+    """Describe a page by its title; a certificate also by the release beside it."""
+    found = re.search(r"title>(.*?)</", _read_start(path, 4096).decode("utf-8", "replace"), re.DOTALL)
+    title = html.unescape(found[1]).strip() if found else ""
+    kind = next((kind for beginning, kind in _PAGES.items() if title.startswith(beginning)), None)
+    if kind is None:
+        raise UnknownFile(f"{path} is a page, and none that ScoreShield writes.")
+    release = locate_release(path)
+    if title.startswith("ScoreShield certificate") and release.is_file() and _files.holds_release(release):
+        certified = _describe_release(release)
+        return replace(certified, kind="certificate", summary=f"the certificate of {release.name}, as a page")
+    facts = {"title": title[:200], "not checked": "a page is for people; give `show` and `verify` the release itself"}
+    return FileDescription("page", f"{kind}, for people to read in a browser", facts)
+
+
 def _describe_counters(path: Path) -> FileDescription:
     from scoreshield.search.hit_counters import CounterFile
 
@@ -156,12 +187,23 @@ def _describe_json(path: Path) -> FileDescription:
 
 
 def _describe_certificate(path: Path, data: dict[str, Any]) -> FileDescription:
-    facts: dict[str, Any] = {
-        name: str(data[name])[:200] for name in ("file", "sha256", "issued", "scoreshield") if name in data
-    }
+    stated = [name for name in ("file", "sha256", "issued", "scoreshield") if name in data]
+    facts: dict[str, Any] = {name: _loading.make_printable(str(data[name])[:200]) for name in stated}
     with _loading.explain_read_errors(path):
         guarantee = ss.Guarantee.from_dict(data["guarantee"])
     return FileDescription("certificate", f"the certificate of {facts['file']}, for machines", facts, guarantee, data)
+
+
+def _describe_signed(path: Path, data: dict[str, Any]) -> FileDescription:
+    """Describe a document that a service signed: an answer, several, a certificate or a list of entries."""
+    del path
+    stated = [name for name in ("collection", "action") if name in data]
+    facts: dict[str, Any] = {name: _loading.make_printable(str(data[name])[:80]) for name in stated}
+    signature = data["signature"]
+    facts["signed by"] = _loading.make_printable(
+        str(signature.get("key") if isinstance(signature, dict) else None)[:80]
+    )
+    return FileDescription("signed document", "a document that a service signed", facts, content=data)
 
 
 def _describe_tail(path: Path, data: dict[str, Any]) -> FileDescription:
@@ -186,7 +228,8 @@ def _describe_ids(path: Path, data: dict[str, Any]) -> FileDescription:
 
 def _describe_export(path: Path, data: dict[str, Any]) -> FileDescription:
     del path
-    return FileDescription("ledger export", "the exported entries of a ledger", {"entries": len(data["entries"])})
+    facts = {"entries": len(data["entries"])}
+    return FileDescription("ledger export", "the exported entries of a ledger", facts, content=data)
 
 
 def _describe_audit_report(path: Path, data: dict[str, Any]) -> FileDescription:
@@ -194,7 +237,12 @@ def _describe_audit_report(path: Path, data: dict[str, Any]) -> FileDescription:
 
     with _loading.explain_read_errors(path):
         result = AuditResult.from_dict(data["result"])
-    facts = {"verdict of the audit": result.verdict, "time": str(data.get("time"))[:40], "is broken": result.broken}
+    facts = {
+        "verdict of the audit": result.verdict,
+        "time": str(data.get("time"))[:40],
+        "is broken": result.broken,
+        "is broken by rows": result.broken_by_rows,
+    }
     return FileDescription("audit", f"the report of an audit of {result.name}", facts, content=result)
 
 
@@ -202,6 +250,10 @@ _Test = Callable[[dict[str, Any]], bool]
 _Describe = Callable[[Path, dict[str, Any]], FileDescription]
 _JSON_KINDS: tuple[tuple[_Test, _Describe], ...] = (
     (lambda data: {"file", "sha256", "guarantee"} <= data.keys(), _describe_certificate),
+    (
+        lambda data: "signature" in data and not {"collection", "answers", "scoreshield"}.isdisjoint(data),
+        _describe_signed,
+    ),
     (lambda data: data.get("kind") == "tail shape", _describe_tail),
     (lambda data: {"kind", "tenth", "fiftieth"} <= data.keys(), _describe_levels),
     (lambda data: isinstance(data.get("ids"), list) and isinstance(data.get("hidden"), list), _describe_ids),
@@ -223,16 +275,28 @@ def _describe_ledger(url: str) -> FileDescription:
         "entries": int(ledger.head().partition(":")[0]),
         "head": ledger.head(),
     }
+    verification = ledger.verify()
+    if not verification:
+        facts = {"WARNING": f"the chain does not verify: {verification.reason}"} | facts
     return FileDescription("ledger", "a ledger of privacy budgets", facts, content=ledger)
+
+
+def _describe_parts(path: Path) -> FileDescription:
+    release = open_release(path)
+    facts = {"records": release.manifest.source.rows, "parts": len(release), "snapshot": release.manifest.snapshot}
+    summary = f"a release of {release.manifest.kind} in parts"
+    return FileDescription("release in parts", summary, facts, release.guarantee, release)
 
 
 def _describe_folder(path: Path) -> FileDescription:
     if (path / "report.json").exists():
         found = _describe_json(path / "report.json")
         return replace(found, kind="audit folder", summary=f"the folder of an audit, with {found.summary}")
+    if (path / MANIFEST).exists():
+        return _describe_parts(path)
     settings = _files.RunFolder(path).read_settings()
     if settings is None:
-        raise UnknownFile(f"The folder {path} holds neither a run nor an audit.")
+        raise UnknownFile(f"The folder {path} holds neither a run nor an audit, and no release in parts.")
     if {"asked", "begun"} <= settings.keys():
         facts: dict[str, Any] = {"begun": str(settings["begun"])[:40]}
         return FileDescription("audit folder", "the folder of an audit that is not finished", facts)

@@ -24,7 +24,7 @@ import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import AccountLike, Calibration
 from scoreshield._validation import check_text, optional
-from scoreshield.cli.output import open_account
+from scoreshield.cli.output import open_account, read_ledger_address
 from scoreshield.cli.score_files import read_matrix, read_relevant_pairs, split_array_name
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import predict_worth
@@ -83,7 +83,11 @@ Seed = Annotated[int | None, typer.Option(help="Research mode: repeatable noise,
 # The records and the queries.
 Embeddings = Annotated[
     Path,
-    typer.Argument(help="The private collection, one record per row: .npy, .npz or .parquet.", metavar="EMBEDDINGS"),
+    typer.Argument(
+        help="The private collection, one record per row: .npy, .npz, .parquet or .csv; with --engine also a folder, "
+        "a table or an address.",
+        metavar="EMBEDDINGS",
+    ),
 ]
 Array = Annotated[str | None, typer.Option(help="Which array of the .npz, or column of the .parquet, to read.")]
 Labels = Annotated[
@@ -92,8 +96,15 @@ Labels = Annotated[
 ]
 Centroids = Annotated[bool, typer.Option("--centroids", help="With --labels: release one centroid per identity.")]
 Ids = Annotated[Path | None, typer.Option(help="The ids of the records: a text of lines or .npy; by default numbers.")]
-Query = Annotated[Path, typer.Option(help="The public query, a vector.")]
-QueryArray = Annotated[str | None, typer.Option(help="Which array of the query file to read.")]
+Query = Annotated[
+    Path, typer.Option("--query", "--queries", help="The public query, a vector: .npy, .npz, .parquet or .csv.")
+]
+Queries = Annotated[
+    Path, typer.Option("--query", "--queries", help="The public query, a vector, or a matrix of several, one per row.")
+]
+QueryArray = Annotated[
+    str | None, typer.Option("--query-array", "--queries-array", help="Which array of the query file to read.")
+]
 Levels = Annotated[
     Path | None, typer.Option(help="A file of `public fit-levels`, for other models than the default one.")
 ]
@@ -126,7 +137,11 @@ PublicRelevant = Annotated[
 # The ledger.
 LedgerUrl = Annotated[
     str | None,
-    typer.Option("--ledger", help="Charge this ledger before the noise: sqlite:///FILE or postgresql://..."),
+    typer.Option(
+        "--ledger",
+        callback=read_ledger_address,
+        help="Charge this ledger before the noise: a file, sqlite:///FILE or postgresql://...",
+    ),
 ]
 Dataset = Annotated[str | None, typer.Option(help="With --ledger: the name of the collection that is charged.")]
 NamedDataset = Annotated[
@@ -137,13 +152,17 @@ Who = Annotated[str | None, typer.Option(help="Who makes the release, on the cer
 Why = Annotated[str | None, typer.Option(help="The purpose, on the certificate and in the ledger.")]
 LedgerArgument = Annotated[
     str,
-    typer.Argument(help="Where the ledger is: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.", metavar="LEDGER"),
+    typer.Argument(
+        callback=read_ledger_address,
+        help="Where the ledger is: a file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE.",
+        metavar="LEDGER",
+    ),
 ]
 ListedDataset = Annotated[str | None, typer.Option(help="One dataset, by its name; all of them without this.")]
 
 # The output.
-Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an earlier release of that name.")]
+Output = Annotated[Path, typer.Option(help="Where to write the release; ends in .npz. With --engine, a new folder.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite earlier files of that name.")]
 Page = Annotated[bool, typer.Option("--html", help="Also write the certificate as a page that prints, FILE.html.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 

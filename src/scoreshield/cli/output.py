@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 import scoreshield as ss
 from scoreshield import _files, _loading
+from scoreshield._formatting import format_number
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
 from scoreshield.report.certificate import describe_verdict, list_release_paths, save_with_certificate
 from scoreshield.report.pages import check_report_extra
 
 __all__ = [
+    "LEDGER_SCHEMES",
     "check_file_is_new",
     "check_folder",
     "check_new_file",
@@ -29,16 +31,33 @@ __all__ = [
     "open_account",
     "read_codebook",
     "read_ids",
+    "read_ledger_address",
     "read_query",
     "say",
+    "say_line",
     "select_query",
     "write_release",
 ]
 
 
+#: How the address of a ledger begins.
+LEDGER_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
+#: How printed text calls and states a fact of a release, where its name in JSON is no word.
+_FACTS = {
+    "count_95_percent": ("count between", "{}, 95 times in 100"),
+    "rate_error_95_percent": ("error of a rate", "at most {}, 95 times in 100"),
+    "score_std": ("noise", "{} on a score, as a standard deviation"),
+}
+
+
 def say(text: str) -> None:
     """Print lines to standard output without control characters, which names of files and records may hold."""
     typer.echo("\n".join(map(make_printable, text.split("\n"))))
+
+
+def say_line(text: str) -> None:
+    """Print one line to standard output. A line break in a text from a file cannot start another one."""
+    typer.echo(make_printable(text))
 
 
 def open_account(url: str | None, dataset: str | None, *, who: str | None = None, why: str = "") -> AccountLike | None:
@@ -50,6 +69,15 @@ def open_account(url: str | None, dataset: str | None, *, who: str | None = None
     if dataset is None:
         raise ss.InvalidInput("--ledger needs --dataset, the name of the collection that is charged.")
     return ss.Ledger.open(url).account(dataset, who=who, why=why)
+
+
+def read_ledger_address(value: str | None) -> str | None:
+    """Read where a ledger is: an address as it stands, and a path as the address of its file."""
+    if value is None or value.startswith(LEDGER_SCHEMES):
+        return value
+    if not value or "://" in value:
+        raise typer.BadParameter("a ledger is a file, sqlite:///FILE or postgresql://HOST/DATABASE")
+    return f"sqlite:///{value}"
 
 
 def read_query(path: Path, name: str | None = None) -> NDArray[Any]:
@@ -153,6 +181,13 @@ def find_ledger_file(url: str | None) -> Path | None:
     return Path(url.removeprefix(scheme)) if url is not None and url.startswith(scheme) else None
 
 
+def _format_fact(value: Any) -> str:
+    """Write a number in four digits, also within a list."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_format_fact, value)) + "]"
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
 def write_release(
     release: ss.Release, output: Path, as_json: bool, facts: dict[str, Any], *, has_page: bool = False
 ) -> None:
@@ -165,5 +200,6 @@ def write_release(
         return
     say(str(release.guarantee))
     for name, value in facts.items():
-        say(f"{name:<15} {value}")
+        label, form = _FACTS.get(name, (name.replace("_", " "), "{}"))
+        say(f"{label:<15} {form.format(_format_fact(value))}")
     say("Written        " + ", ".join(make_printable(str(path)) for path in paths))

@@ -20,6 +20,7 @@ from scoreshield._formatting import format_rate
 from scoreshield._types import Calibration
 from scoreshield.cli.options import Force, Json, ScoreRange
 from scoreshield.cli.output import check_new_file, make_printable
+from scoreshield.cli.plan_calls import write_plan_call
 from scoreshield.cli.score_files import (
     compute_benchmark_scores,
     read_matrix,
@@ -340,9 +341,9 @@ def plan_command(
     )
     if is_gaussian:
         plan = _plan_gaussian(request, **gaussian)
-        _write_outputs(plan, html, as_json)
+        _write_outputs(plan, given, html, as_json)
     else:
-        _write_choice(*request.rank(), html, as_json)
+        _write_choice(*request.rank(), given, html, as_json)
 
 
 def _infer_need(given: dict[str, Any]) -> str:
@@ -483,7 +484,9 @@ def _check_plan_page(html: Path, force: bool, inputs: list[Path | None]) -> None
 # ---- Output.
 
 
-def _write_choice(choice: Choice, goal: Goal | None, is_searched: bool, html: Path | None, as_json: bool) -> None:
+def _write_choice(
+    choice: Choice, goal: Goal | None, is_searched: bool, given: dict[str, Any], html: Path | None, as_json: bool
+) -> None:
     if html is not None:
         from scoreshield.report.plan_page import save_choice_page
 
@@ -493,11 +496,13 @@ def _write_choice(choice: Choice, goal: Goal | None, is_searched: bool, html: Pa
         return
     console = Console(highlight=False)
     _say(console, answer_need(choice, goal, is_searched=is_searched), "bold")
-    _show_ranking(console, choice)
+    _show_ranking(console, choice, given)
     _show_end(console, choice, choice.warnings, html)
 
 
-def _write_outputs(plan: VerificationPlan | RetrievalPlan, html: Path | None, as_json: bool) -> None:
+def _write_outputs(
+    plan: VerificationPlan | RetrievalPlan, given: dict[str, Any], html: Path | None, as_json: bool
+) -> None:
     if html is not None:
         from scoreshield.report.plan_page import save_plan_page
 
@@ -508,7 +513,7 @@ def _write_outputs(plan: VerificationPlan | RetrievalPlan, html: Path | None, as
     console = Console(highlight=False)
     _say(console, plan.answer, "bold")
     if plan.choice is not None:
-        _show_ranking(console, plan.choice)
+        _show_ranking(console, plan.choice, given)
     _say(
         console,
         f"Against Gaussian noise the best membership test has an advantage of {plan.contract.attack_advantage:.4f} "
@@ -526,7 +531,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
     console.print(make_printable(text), style=style, markup=False)
 
 
-def _show_ranking(console: Console, choice: Choice) -> None:
+def _show_ranking(console: Console, choice: Choice, given: dict[str, Any]) -> None:
     """Print the ranked mechanisms and the call of the best one."""
     table = Table(title=f"Predicted {choice.metric}")
     for name in ("mechanism", "range", "predicted", "eps", "attack advantage"):
@@ -536,9 +541,12 @@ def _show_ranking(console: Console, choice: Choice) -> None:
         cells = (format_utility(choice, row), f"{row.epsilon:.4g}", f"{row.advantage:.4f}")
         table.add_row(row.mechanism, escape(window), *cells, style="bold" if place == 0 else None)
     console.print(table)
-    console.print(
-        f"Ask for {name_mechanism(choice.chosen.mechanism)} with: {choice.chosen.call}", markup=False, soft_wrap=True
-    )
+    lines = write_plan_call(choice.chosen.call, given)
+    is_command = len(lines) == 1
+    how = "with this command" if is_command else "in Python, since no command makes it"
+    _say(console, f"Ask for {name_mechanism(choice.chosen.mechanism)} {how}, on your own rows and queries:")
+    for line in lines:
+        console.print(f"  {line}" if is_command else line, markup=False, soft_wrap=True)
     if choice.chosen.note:
         _say(console, f"* {choice.chosen.mechanism}: {choice.chosen.note}")
     if choice.contract.delta == 0:
@@ -568,7 +576,11 @@ def _make_verification_table(plan: VerificationPlan) -> tuple[Table, list[str]]:
             "-" if math.isnan(row.threshold) else f"{row.threshold:.4g}",
             "-" if math.isnan(row.rate_kept) else format_rate(row.rate_kept),
             "" if math.isnan(row.tar) else format_rate(row.tar),
-            _format_least_epsilon(row.least_epsilon, row.describe_missing_epsilon(plan.clean_tar, plan.target_tar)),
+            _format_least_epsilon(
+                row.least_epsilon,
+                row.describe_missing_epsilon(plan.clean_tar, plan.target_tar),
+                has_target=plan.target_tar is not None,
+            ),
             style=None if row.private else "dim",
             end_section=place == 0,
         )
@@ -592,7 +604,9 @@ def _make_table(title: str, *columns: str) -> Table:
     return table
 
 
-def _format_least_epsilon(value: float, missing: str = "none") -> str:
+def _format_least_epsilon(value: float, missing: str = "none", *, has_target: bool = True) -> str:
     if math.isnan(value):
         return "-"
-    return missing if math.isinf(value) else "any" if value == 0 else f"{value:.4g}"
+    if value == 0:  # any noise meets the need
+        return "every one" if has_target else "no target"
+    return missing if math.isinf(value) else f"{value:.4g}"

@@ -10,6 +10,7 @@ import typer
 import scoreshield as ss
 from scoreshield import _files
 from scoreshield._types import Norm
+from scoreshield.cli.cluster import ClusterOptions
 from scoreshield.cli.help import CommandApp
 from scoreshield.cli.options import (
     Array,
@@ -25,6 +26,7 @@ from scoreshield.cli.options import (
     Output,
     OutputOptions,
     PureDelta,
+    Queries,
     Query,
     QueryArray,
     RankingOptions,
@@ -60,7 +62,7 @@ app = CommandApp(
 def release_scores_command(
     *,
     embeddings: Embeddings,
-    query: Annotated[Path, typer.Option(help="The public query, a vector, or a matrix of several, one per row.")],
+    query: Queries,
     epsilon: Epsilon,
     output: Output,
     delta: PureDelta = 0.0,
@@ -77,37 +79,74 @@ def release_scores_command(
     worth: WorthOptions,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release the similarity of a public query with every record."""
-    check_output(
-        output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+    cluster.check(
+        identities,
+        tail=windows.tail is not None,
+        best=windows.best is not None,
+        require_recall=worth.require_recall is not None,
+        unsafe_reproduce_paper=unsafe_reproduce_paper,
+        threshold=ranking.threshold is not None and use != "threshold",
     )
+    if cluster.engine is None:
+        check_output(
+            output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
+        )
     ranking.check(use)
     if use != "values" and mechanism not in (None, "auto"):
         raise ss.InvalidInput(f"--for {use} chooses the mechanism: leave --mechanism out, or --for.")
     if use == "threshold" and ranking.threshold is None:
         raise ss.InvalidInput("--for threshold needs --threshold, the public score that decides.")
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        cluster.release(
+            distributed.release_scores,
+            embeddings,
+            read_query(query, query_array),
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            describe=lambda release: _list_best(release, ranking),
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            for_=use,
+            threshold=ranking.threshold if use == "threshold" else None,
+            best=cluster.keep_best,
+            ids=cluster.id_column or "",
+            public_scores=worth.read_scores(),
+            calibration=calibration,
+            score_range=score_range,
+            norm=norm,
+        )
+        return
     public, public_scores = read_query(query, query_array), worth.read_scores()
-    release = ss.release_scores(
-        _files.read_array(embeddings, name=array, mapped=True),
-        public,
-        epsilon=epsilon,
-        delta=delta,
-        mechanism=windows.choose_mechanism(mechanism),
-        for_=use,
-        k=ranking.top_k,
-        threshold=ranking.threshold if use == "threshold" else None,
-        public_scores=public_scores,
-        require_recall=worth.require_recall,
-        calibration=calibration,
-        adjacency=identities.choose_adjacency(),
-        score_range=score_range,
-        norm=norm,
-        rng=charge.seed,
-        ledger=charge.open_account(),
-        unsafe_reproduce_paper=unsafe_reproduce_paper,
-    )
+    with progress_bar(options.as_json) as progress:
+        release = ss.release_scores(
+            _files.read_array(embeddings, name=array, mapped=True),
+            public,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=windows.choose_mechanism(mechanism),
+            for_=use,
+            k=ranking.top_k,
+            threshold=ranking.threshold if use == "threshold" else None,
+            public_scores=public_scores,
+            require_recall=worth.require_recall,
+            calibration=calibration,
+            adjacency=identities.choose_adjacency(),
+            score_range=score_range,
+            norm=norm,
+            rng=charge.seed,
+            ledger=charge.open_account(),
+            unsafe_reproduce_paper=unsafe_reproduce_paper,
+            progress=progress,
+        )
     k = 10 if ranking.top_k is None else ranking.top_k
     facts = ranking.list_best_records(release) | worth.describe(release.guarantee, k, public.shape[-1], public_scores)
     write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
@@ -188,9 +227,36 @@ def release_gram_command(
     max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after this number of steps.")] = None,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release all pairwise similarities."""
+    cluster.check(
+        identities,
+        mechanism=mechanism != "gaussian",
+        gram_radius=gram_radius is not None,
+        projection=projection != "exact",
+        denoise=denoise != "projection",
+        device=device != "cpu",
+        max_iterations=max_iterations is not None,
+        unsafe_reproduce_paper=unsafe_reproduce_paper,
+    )
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        cluster.release(
+            distributed.release_gram,
+            embeddings,
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            epsilon=epsilon,
+            delta=delta,
+            calibration=calibration,
+            score_range=score_range,
+        )
+        return
     check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
     adjacency = identities.choose_adjacency()
     if gram_radius is not None:
@@ -245,17 +311,42 @@ def release_matches_command(
         float, typer.Option(help="Share of the budget that scores the records named; 0 names them.")
     ] = 0.0,
     array: Array = None,
+    query_array: QueryArray = None,
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     worth: WorthOptions,
     charge: ChargeOptions,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
+    cluster.check(
+        identities,
+        require_recall=worth.require_recall is not None,
+        public_scores=worth.public_scores is not None,
+    )
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        cluster.release(
+            distributed.release_matches,
+            embeddings,
+            read_query(query, query_array),
+            threshold,
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            ids=cluster.id_column or "",
+            epsilon=epsilon,
+            refine=refine,
+            score_range=score_range,
+        )
+        return
     check_output(
         output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
     )
-    public, public_scores = read_query(query), worth.read_scores()
+    public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_matches(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -291,6 +382,7 @@ def release_top_k_command(
     output: Output,
     mechanism: Annotated[Selection, typer.Option(help="How the best are chosen.")] = "permute-and-flip",
     array: Array = None,
+    query_array: QueryArray = None,
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     worth: WorthOptions,
@@ -301,7 +393,7 @@ def release_top_k_command(
     check_output(
         output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
     )
-    public, public_scores = read_query(query), worth.read_scores()
+    public, public_scores = read_query(query, query_array), worth.read_scores()
     release = ss.release_top_k(
         _files.read_array(embeddings, name=array, mapped=True),
         public,
@@ -324,7 +416,7 @@ def release_top_k_command(
 def release_batch_command(
     *,
     embeddings: Embeddings,
-    queries: Annotated[Path, typer.Option(help="The public queries, one per row.")],
+    queries: Annotated[Path, typer.Option("--queries", "--query", help="The public queries, one per row.")],
     k: Annotated[int, typer.Option(help="How many records per query will be asked for.")],
     epsilon: Epsilon,
     output: Output,
@@ -335,7 +427,9 @@ def release_batch_command(
     ] = None,
     levels: Levels = None,
     array: Array = None,
-    queries_array: Annotated[str | None, typer.Option(help="Which array of the file of queries to read.")] = None,
+    queries_array: Annotated[
+        str | None, typer.Option("--queries-array", "--query-array", help="Which array of the file of queries to read.")
+    ] = None,
     identities: IdentityOptions,
     norm: Annotated[Norm, typer.Option(help="unit: normalise rows; ball: only shorten rows longer than one.")] = "unit",
     print_best: Annotated[
@@ -343,9 +437,36 @@ def release_batch_command(
     ] = False,
     worth: WorthOptions,
     charge: ChargeOptions,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release which records answer each query of a batch, for one epsilon."""
+    cluster.check(
+        identities,
+        require_recall=worth.require_recall is not None,
+    )
+    if level is not None and levels is not None:
+        raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        cluster.release(
+            distributed.release_batch,
+            embeddings,
+            _files.read_array(queries, name=queries_array),
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            describe=lambda release: _list_answers(release, k) if print_best else {},
+            epsilon=epsilon,
+            k=k,
+            names=names,
+            levels=ss.PublicLevels.load(levels) if levels is not None else level,
+            public_scores=worth.read_scores(),
+            norm=norm,
+        )
+        return
     check_output(
         output,
         options.force,
@@ -356,8 +477,6 @@ def release_batch_command(
         ledger=charge.ledger,
         has_page=options.html,
     )
-    if level is not None and levels is not None:
-        raise ss.InvalidInput("Give --level or --levels, not both: each places the levels.")
     public_scores = worth.read_scores()
     with progress_bar(options.as_json) as progress:
         release = ss.release_batch(
@@ -391,26 +510,52 @@ def release_histogram_command(
     embeddings: Embeddings,
     epsilon: Epsilon,
     output: Output,
-    query: Annotated[Path | None, typer.Option(help="The public query; without one, all pairs are counted.")] = None,
+    query: Annotated[
+        Path | None, typer.Option("--query", "--queries", help="The public query; without one, all pairs are counted.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="How many equal bins over the score range.")] = 64,
     delta: Annotated[float, typer.Option(help="For Gaussian noise; the geometric one takes none.")] = 0.0,
     mechanism: Annotated[HistogramMechanism, typer.Option(help="The noise on counts.")] = "geometric",
     target_fmr: Annotated[float | None, typer.Option(help="Also print the threshold with this share above.")] = None,
     array: Array = None,
+    query_array: QueryArray = None,
     identities: IdentityOptions,
     score_range: ScoreRange = (-1.0, 1.0),
     charge: ChargeOptions,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
+    cluster.check(identities)
+    if target_fmr is not None and not 0 < target_fmr < 1:
+        raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        if query is None:
+            raise ss.InvalidInput("--engine counts the scores of one query: give --query.")
+        cluster.release(
+            distributed.release_histogram,
+            embeddings,
+            read_query(query, query_array),
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            describe=lambda release: _describe_histogram(release.to_histogram(), target_fmr),
+            bins=bins,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            score_range=score_range,
+        )
+        return
     check_output(
         output, options.force, embeddings, query, identities.labels, ledger=charge.ledger, has_page=options.html
     )
-    if target_fmr is not None and not 0 < target_fmr < 1:
-        raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     release = ss.release_histogram(
         _files.read_array(embeddings, name=array, mapped=True),
-        None if query is None else read_query(query),
+        None if query is None else read_query(query, query_array),
         bins=bins,
         epsilon=epsilon,
         delta=delta,
@@ -420,9 +565,7 @@ def release_histogram_command(
         rng=charge.seed,
         ledger=charge.open_account(),
     )
-    facts = {"rate_error_95_percent": release.error(0.95)}
-    if target_fmr is not None:
-        facts["threshold"] = release.threshold(target_fmr)
+    facts = _describe_histogram(release, target_fmr)
     write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
 
 
@@ -463,10 +606,44 @@ def release_index_command(
     identities: IdentityOptions,
     worth: WorthOptions,
     charge: ChargeOptions,
+    cluster: ClusterOptions,
     options: OutputOptions,
 ) -> None:
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
+    cluster.check(
+        identities,
+        center_share=center_share is not None,
+        codebook=codebook is not None,
+        codebook_source=codebook_source is not None,
+        codebook_array=codebook_array is not None,
+        code_size=code_size is not None,
+        pca_share=pca_share != 0.1,
+        changes=changes != "private",
+        ids=ids is not None,
+        require_recall=worth.require_recall is not None,
+        public_scores=worth.public_scores is not None,
+    )
+    if cluster.engine is not None:
+        from scoreshield import distributed
+
+        cluster.release(
+            distributed.release_index,
+            embeddings,
+            output=output,
+            array=array,
+            charge=charge,
+            options=options,
+            describe=lambda release: {"score_std": release.guarantee.details["score_std"]},
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            use=use,
+            components=components,
+            reduction=reduction,
+            center=center if center_file is None else _files.read_array(center_file, name=center_array),
+        )
+        return
     check_output(
         output,
         options.force,
@@ -561,3 +738,20 @@ def release_update_command(
         )
     facts = {"version": release.version, "largest_draws": release.largest_draws}
     write_release(charge.annotate(release), output, options.as_json, facts, has_page=options.html)
+
+
+def _list_best(release: Any, ranking: RankingOptions) -> dict[str, Any]:
+    """Rank the best records of a release in parts for the printed facts; empty without --top-k."""
+    return {} if ranking.top_k is None else {"top_k": release.top_k(ranking.top_k).indices.tolist()}
+
+
+def _list_answers(release: Any, k: int) -> dict[str, Any]:
+    """List the best records of each query of a batch in parts."""
+    found = release.search(list(range(len(release.queries))), k)
+    return {"best": [[int(row) for row in rows if row >= 0] for rows in found.indices]}
+
+
+def _describe_histogram(release: ss.HistogramRelease, target: float | None) -> dict[str, float]:
+    """State the error of rates, and the threshold with a given share above."""
+    facts = {"rate_error_95_percent": release.error(0.95)}
+    return facts if target is None else facts | {"threshold": release.threshold(target)}

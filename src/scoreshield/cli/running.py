@@ -7,10 +7,11 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import typer
 
+from scoreshield._formatting import speak_commands
 from scoreshield._loading import describe_error, make_printable
 from scoreshield.cli import COMPLETION
 from scoreshield.cli.application import app
@@ -19,20 +20,20 @@ from scoreshield.errors import ScoreShieldError
 _UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h
 _INTERRUPTED = 130  # the code of Typer
 _CLOSED = 141  # of a program that a closed pipe ends
-#: Calls that a warning suggests, and what they are on the command line.
-_COMMANDS = {
-    "release_scores with for_='ranking', or mode='query' with a ledger": "scoreshield release scores --for ranking",
-    "release_scores with for_='ranking'": "scoreshield release scores --for ranking",
-    "release_batch": "scoreshield release batch",
-    "public_scores of": "--public-scores of",
-    "a batch of 30 queries that are known now": "a batch of 30 known queries (scoreshield release batch)",
+#: What a value must be, by the types of pydantic's errors.
+_TYPES = {
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
 }
 _COMPLETION_OPTIONS = ("--install-completion", "--show-completion")  # Typer calls sys.exit() for these too
 
 
 def run(arguments: list[str]) -> NoReturn:
     """Run a command and exit. Every expected failure and every warning prints one line."""
-    with warnings.catch_warnings():  # which restores how warnings are shown
+    with speak_commands(), warnings.catch_warnings():  # which restores how warnings are shown
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         _run(arguments)
 
@@ -42,7 +43,7 @@ def _run(arguments: list[str]) -> NoReturn:
         code = typer.main.get_command(app).main(arguments, prog_name="scoreshield", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        message = _describe_usage(error)
         context = getattr(error, "ctx", None)
         _stop(f"{message.rstrip('.')} (see '{context.command_path if context else 'scoreshield'} --help').")
     except ScoreShieldError as error:
@@ -69,11 +70,23 @@ def _run(arguments: list[str]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _describe_usage(error: typer.TyperException) -> str:
+    """Say in one sentence what is wrong with the options. A value that was not understood is named with its option."""
+    param, cause = getattr(error, "param", None), cast("Any", error.__cause__)
+    if param is None or not hasattr(cause, "errors"):
+        return error.format_message() if hasattr(error, "format_message") else str(error)
+    option = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper()
+    problem = cause.errors()[0]
+    facts = problem.get("ctx", {})
+    must = _TYPES.get(problem["type"], "").format(**facts)
+    if must:
+        return f"{option} must be {must}. Got {str(problem['input'])[:40]!r}"
+    return f"{option}: {facts.get('error', problem['msg'])}"
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
     """Print a warning as one line on standard error, without the line of code that gave it."""
     text = " ".join(str(message).split())
-    for call, command in _COMMANDS.items():
-        text = text.replace(call, command)
     with contextlib.suppress(OSError, ValueError):
         print(f"{category.__name__}: {make_printable(text)}", file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ import typer
 import scoreshield as ss
 from scoreshield.cli.inspection import FileDescription, describe_file, locate_release
 from scoreshield.cli.options import Force, Json
-from scoreshield.cli.output import check_new_file, say
+from scoreshield.cli.output import check_new_file, say, say_line
 from scoreshield.report.certificate import describe_verdict, list_file_facts
 
 EXAMPLE = "scoreshield show r.npz\nscoreshield show r.npz --html certificate.html"
@@ -21,8 +21,8 @@ def show_command(
     file: Annotated[
         str,
         typer.Argument(
-            help="A release, an index, a certificate, a codebook, levels, a tail, counters, a ledger or its address, "
-            "or the folder of a run or an audit.",
+            help="A release, an index, a certificate, a page, a codebook, levels, a tail, counters, a ledger or its "
+            "address, or the folder of a run or an audit.",
             metavar="FILE",
         ),
     ],
@@ -41,14 +41,14 @@ def show_command(
     if as_json:
         typer.echo(json.dumps(_to_dict(found, file, html)))
         return
-    say(f"{file}: {found.summary}")
+    say_line(f"{file}: {found.summary}")
     for name, value in found.facts.items():
-        say(f"{name:<20} {value}")
+        say_line(f"{name:<20} {value}")
     if found.guarantee is not None:
         say(f"{'verdict':<20} {found.guarantee.verdict}\n")
         say(str(found.guarantee))
     if html is not None:
-        say(f"Written {html}")
+        say_line(f"Written {html}")
 
 
 def _write_page(found: FileDescription, path: Path, html: Path) -> None:

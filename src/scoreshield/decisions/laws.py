@@ -101,11 +101,14 @@ def find_score_law(guarantee: Guarantee) -> Law | AnchoredLaw | None:
         case "index" if "score_std" in details:
             return make_index_law(details["score_std"], guarantee.shape[1], details["reduction"])
         case "matches":
-            return _make_screening_law(guarantee)
+            low, high = guarantee.score_range
+            name, refining = guarantee.mechanism, details["refining_epsilon"]
+            return _make_screening_law(name, details["threshold"], details["screening_epsilon"], refining, low, high)
         case "top-k":
             return GumbelLaw(guarantee.scale)
         case "hits":
-            return _make_hit_law(guarantee)
+            true, false = details["true_name_probability"], details["false_name_probability"]
+            return _make_hit_law(true, false, tuple(details["cuts"]))
         case _:
             return None
 
@@ -236,16 +239,16 @@ def _refining_noise(guarantee: Guarantee) -> StaircaseNoise:
     return StaircaseNoise.calibrate(guarantee.details["refining_epsilon"], high - low)
 
 
-def _make_screening_law(guarantee: Guarantee) -> Law:
+@lru_cache(maxsize=64)
+def _make_screening_law(
+    mechanism: str, threshold: float, epsilon: float, refining_epsilon: float, low: float, high: float
+) -> Law:
     """Make the law of a screening: a bit, and for a record that passes also a noisy score."""
-    details, (low, high) = guarantee.details, guarantee.score_range
-    threshold, epsilon = details["threshold"], details["screening_epsilon"]
-    if guarantee.mechanism == "randomised-response":
+    if mechanism == "randomised-response":
         # A threshold at the lower end of the range leaves one level to the scores that equal it.
         cut = max(threshold, low + (high - low) * 2.0**-20)
         return randomised_response(epsilon, [cut], score_range=(low, high))
-    noise = _refining_noise(guarantee)
-    passed = _make_table(noise, (threshold, high))
+    passed = _make_table(StaircaseNoise.calibrate(refining_epsilon, high - threshold), (threshold, high))
     kept = 1 / (1 + math.exp(-epsilon))
     rows = np.vstack([(1 - kept) * passed.probabilities[:1], kept * passed.probabilities])
     rows = np.hstack([1 - rows.sum(axis=1, keepdims=True), rows])
@@ -263,15 +266,14 @@ def _make_table(law: AdditiveLaw, within: tuple[float, float]) -> TableLaw:
     return make_binned_table(edges[1:-1], cuts, pass_probability(law, cuts[None, :], middles[:, None]))
 
 
-def _make_hit_law(guarantee: Guarantee) -> TableLaw:
+@lru_cache(maxsize=64)
+def _make_hit_law(true: float, false: float, levels: tuple[float, ...]) -> TableLaw:
     """Make the law of the first query to a hit budget, before any hit is used.
 
     A query goes down the levels. In the round of its own level a record is named with the larger probability, and in
     each other round with the smaller one. Its first name counts.
     """
-    details = guarantee.details
-    true, false = details["true_name_probability"], details["false_name_probability"]
-    cuts = np.array(details["cuts"])
+    cuts = np.array(levels)
     count = len(cuts) + 1
     rows = np.zeros((count, count))
     for level in range(count):

@@ -72,6 +72,7 @@ def choose_for_ranking(
     score_range: ScoreRange = (-1.0, 1.0),
     public_scores: QueryScores | None = None,
     dimension: int | None = None,
+    may_anchor: bool = True,
 ) -> RankingChoice:
     """Choose the mechanism for the scores of one query whose best k records are asked for.
 
@@ -83,10 +84,11 @@ def choose_for_ranking(
         score_range: The public range of scores.
         public_scores: Public scores of the same model. None takes those that ship, and considers no table.
         dimension: Of the embeddings.
+        may_anchor: Whether windows around a private quantile may be chosen, which need all scores at once.
     """
     population = find_population(public_scores, dimension)
     found = []
-    for one in _list_candidates(epsilon, delta, records, k, score_range, public_scores):
+    for one in _list_candidates(epsilon, delta, records, k, score_range, public_scores, may_anchor):
         prediction = predict_law(one.law, population.scores, records=records, k=k, score_range=score_range)
         found.append((prediction, one))
     best = max(prediction.value for prediction, _ in found)
@@ -99,7 +101,13 @@ def choose_for_ranking(
 
 
 def _list_candidates(
-    epsilon: float, delta: float, records: int, k: int, score_range: ScoreRange, public_scores: QueryScores | None
+    epsilon: float,
+    delta: float,
+    records: int,
+    k: int,
+    score_range: ScoreRange,
+    public_scores: QueryScores | None,
+    may_anchor: bool,
 ) -> Iterator[_Candidate]:
     width = score_range[1] - score_range[0]
     yield _Candidate("staircase noise", "staircase", 0.0, StaircaseNoise.calibrate(epsilon, width))
@@ -108,7 +116,7 @@ def _list_candidates(
         yield _Candidate("Gaussian noise", "gaussian", delta, law)
     if epsilon < _LEAST_EPSILON:
         return
-    for windows in _list_windows(k, records, public_scores):
+    for windows in _list_windows(k, records, public_scores) if may_anchor else ():
         choice = windows.choose(epsilon, records, score_range)
         if choice.law is not None:
             yield _Candidate("windows around a private quantile", windows, 0.0, choice.law)

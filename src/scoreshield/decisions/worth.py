@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._validation import Check, check_count, check_inside_unit, optional, reject, validate
+from scoreshield._views import Columns, NotebookObject, ObjectSummary
 from scoreshield.decisions.laws import find_law_within_basis, find_ranking_law, has_unknown_basis
 from scoreshield.decisions.queries import Prediction, QueryLaw, QueryScores
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.levels.tables import randomised_response
+from scoreshield.privacy.levels.tables import LevelChannel, randomised_response
 
 Float = NDArray[np.float64]
 
@@ -70,8 +71,8 @@ class Population(NamedTuple):
     is_own: bool = False
 
 
-@dataclass(frozen=True)
-class Worth:
+@dataclass(frozen=True, repr=False)
+class Worth(NotebookObject):
     """What a search by a release is predicted to find, from public facts.
 
     Attributes:
@@ -139,6 +140,16 @@ class Worth:
 
     def __str__(self) -> str:
         return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<Worth: recall {self.figure} for {self.asked}, and {self.clean:.2f} without privacy>"
+
+    def _summarise(self) -> ObjectSummary:
+        facts = {"Recall": self.figure, "Without privacy": f"{self.clean:.2f}", "From": self.basis}
+        return ObjectSummary(f"Worth of a search for {self.asked}", self.sentence, facts)
+
+    def _list_columns(self) -> Columns:
+        return {name: [value] for name, value in self.to_dict().items()}
 
 
 def check_public_scores(value: Any, name: str) -> QueryScores | None:
@@ -291,11 +302,17 @@ def _find_clean_law(guarantee: Guarantee) -> QueryLaw:
     """Find what the same search does without privacy: a screening names the records above its threshold."""
     if guarantee.regime != "matches" or guarantee.details["refining_epsilon"]:
         return 0.0
-    (low, high), threshold = guarantee.score_range, guarantee.details["threshold"]
+    low, high = guarantee.score_range
+    return _make_threshold(guarantee.details["threshold"], low, high)
+
+
+@lru_cache(maxsize=64)
+def _make_threshold(threshold: float, low: float, high: float) -> LevelChannel:
     cut = max(threshold, low + (high - low) * 2.0**-20)
     return randomised_response(_CERTAIN, [cut], score_range=(low, high))
 
 
+@lru_cache(maxsize=64)
 def _predict_share(share: float, clean: Prediction, scores: QueryScores, *, records: int, k: int) -> Prediction:
     """Predict the recall of a release that keeps an estimated share of the clean recall."""
     kept = scores.predict(lambda part: share * part.find_rates(0.0, k=k, records=records), asked=_ASKED)

@@ -84,6 +84,7 @@ class PrivateRetriever:
         options: Of `PrivateSearch`: ``delta``, ``file``, ``threshold``, ...
     """
 
+    @clear_frames_on_error
     @validate()
     def __init__(
         self,
@@ -135,6 +136,7 @@ class PrivateRetriever:
             )
         return search
 
+    @clear_frames_on_error
     def changed(self) -> None:
         """Report that embeddings were replaced under their ids, which a store on a server does not show."""
         self._store.mark_changed()
@@ -160,6 +162,7 @@ class PrivateRetriever:
         """`warm_up` in a thread."""
         await asyncio.to_thread(self.warm_up)
 
+    @clear_frames_on_error
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters, for ``Pipeline.dumps``, without vectors and passwords.
 
@@ -186,6 +189,7 @@ class PrivateRetriever:
         )
 
     @classmethod
+    @clear_frames_on_error
     def from_dict(cls, data: dict[str, Any]) -> PrivateRetriever:
         """Make a component from the result of `to_dict`. Nothing is read or released yet. A ledger must exist."""
         parameters = dict(data.get("init_parameters", {}))

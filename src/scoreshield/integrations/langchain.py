@@ -222,6 +222,7 @@ class PrivateVectorStore(VectorStore):
         return self._core.search.mode
 
     @property
+    @clear_frames_on_error
     def worth(self) -> Worth | None:
         """What the search is predicted to find, from public facts (`PrivateSearch.worth`)."""
         return self._core.search.worth
@@ -232,11 +233,13 @@ class PrivateVectorStore(VectorStore):
         return self._core.search.choice
 
     @property
+    @clear_frames_on_error
     def guarantee(self) -> Guarantee:
         """The guarantee of the index. In the other modes each document's metadata has that of its query."""
         return self._core.search.guarantee
 
     @property
+    @clear_frames_on_error
     def stale(self) -> bool | None:
         """Whether the wrapped store changed since the version that answers now; None for an index from a file."""
         return self._core.search.stale
@@ -246,10 +249,12 @@ class PrivateVectorStore(VectorStore):
         """Make a new index of the wrapped store as it is now. It is charged in full again."""
         self._core.refresh()
 
+    @clear_frames_on_error
     def save(self, path: str | Path) -> None:
         """Write the private index to a file, for ``file=`` or ``PrivateSearch.load``. It holds no clean vector."""
         self._core.search.save(path)
 
+    @clear_frames_on_error
     def hide(self, ids: Sequence[Any]) -> None:
         """Leave these documents out of all later answers, at no cost."""
         self._core.search.hide(ids)
@@ -323,10 +328,12 @@ class PrivateVectorStore(VectorStore):
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return _compute_relevance
 
+    @clear_frames_on_error
     def max_marginal_relevance_search(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
         """Raise an error: maximal marginal relevance compares clean vectors."""
         _reject_mmr()
 
+    @clear_frames_on_error
     async def amax_marginal_relevance_search(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
         """Raise an error: maximal marginal relevance compares clean vectors."""
         _reject_mmr()
@@ -334,6 +341,7 @@ class PrivateVectorStore(VectorStore):
     max_marginal_relevance_search_by_vector = max_marginal_relevance_search
     amax_marginal_relevance_search_by_vector = amax_marginal_relevance_search
 
+    @clear_frames_on_error
     def as_retriever(self, **kwargs: Any) -> PrivateRetriever:
         """Return a retriever; ``search_type``, ``search_kwargs``, ``tags`` and ``metadata`` as in LangChain."""
         return PrivateRetriever(vectorstore=self, **{"tags": self._get_retriever_tags(), **kwargs})
@@ -379,6 +387,7 @@ class PrivateVectorStore(VectorStore):
                 self._report_change(is_addition=True)
         return ids
 
+    @clear_frames_on_error
     @validate()
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the wrapped store. No later answer has them; that costs nothing."""
@@ -386,6 +395,7 @@ class PrivateVectorStore(VectorStore):
         self._report_change()
         return is_done
 
+    @clear_frames_on_error
     @validate()
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """`delete`, by the wrapped store's async call."""
@@ -475,6 +485,7 @@ class PrivateRetriever(VectorStoreRetriever):
     #: The error of a batch.
     _batch_error: Exception | None = PrivateAttr(default=None)
 
+    @clear_frames_on_error
     @validate()
     def __init__(self, **data: Any) -> None:
         search_type = data.get("search_type", "similarity")

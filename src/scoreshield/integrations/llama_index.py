@@ -81,6 +81,7 @@ class PrivateRetriever(PrivateMarker, BaseRetriever):
         verbose: As in other retrievers.
     """
 
+    @clear_frames_on_error
     @validate()
     def __init__(
         self,
@@ -230,6 +231,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
     _core: RetrievalCore[BaseNode] = PrivateAttr()
     _wrapped: VectorStoreIndex | None = PrivateAttr(default=None)
 
+    @clear_frames_on_error
     @validate()
     def __init__(
         self,
@@ -340,6 +342,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
             self._index.insert_nodes([node])
         return [node.node_id for node in nodes]
 
+    @clear_frames_on_error
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete a document from the wrapped index. No later answer names its nodes.
 
@@ -347,6 +350,7 @@ class PrivateVectorStore(PrivateMarker, BasePydanticVectorStore):
         """
         self._index.delete_ref_doc(ref_doc_id, **delete_kwargs)
 
+    @clear_frames_on_error
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:

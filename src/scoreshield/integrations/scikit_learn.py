@@ -6,6 +6,8 @@ estimator holds the released vectors only. ``kneighbors`` answers any number of 
 
 from __future__ import annotations
 
+import copy
+import numbers
 from typing import Any, Literal
 
 import numpy as np
@@ -61,8 +63,8 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
         adjacency: Who is protected; None is ``Replacement()``, one row.
         public_scores: Public scores of the same model, for the prediction `worth_`.
         require_recall: Raise an error before the charge unless the predicted recall is at least this.
-        ledger: ``ledger.account(name)`` of a `Ledger`, which `fit` charges. A clone shares it. A pickle does not hold
-            it.
+        ledger: ``ledger.account(name)`` of a `Ledger`, which `fit` charges. A clone and a copy share it. A pickle does
+            not hold it: `fit` of an unpickled estimator raises an error until ``set_params(ledger=...)``.
         random_state: None for the secure sampler. A seed, a ``RandomState`` or a ``Generator`` is research mode: it
             repeats, and it is NOT PRIVATE.
 
@@ -133,8 +135,13 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
         del y
         if self.epsilon is None:
             _validation.reject("epsilon", "given: there is no default, because fit spends it", None)
+        if isinstance(self.ledger, PickledLedger):
+            raise InvalidInput(
+                "The ledger of this estimator was not pickled, so fit could not charge it: call set_params(ledger=...) "
+                "first, and use n_jobs=1 in place of worker processes."
+            )
         count = _validation.check_count(self.n_neighbors, "n_neighbors")
-        rows = validate_data(self, _as_numbers(X), dtype=[np.float64, np.float32], ensure_min_features=2)
+        rows = self._read_rows(X, is_fit=True)
         self.index_: IndexRelease = release_index(
             rows,
             epsilon=self.epsilon,
@@ -160,11 +167,13 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
         return self.index_.guarantee
 
     @property
+    @clear_frames_on_error
     def worth_(self) -> Worth:
         """What a query for `n_neighbors` rows is predicted to find, from public facts."""
         check_is_fitted(self)
         return self.index_.worth(self.n_neighbors, public_scores=self.public_scores)
 
+    @clear_frames_on_error
     @validate(n_neighbors=optional(check_count))
     def kneighbors(
         self,
@@ -195,10 +204,11 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
             places = np.argsort(-scores, axis=1, kind="stable")[:, :count]
             scores = np.take_along_axis(scores, places, 1)
         else:
-            queries = validate_data(self, _as_numbers(X), dtype=[np.float64, np.float32], reset=False)
+            queries = self._read_rows(X, is_fit=False)
             scores, places = self.index_.search(queries, count)
         return (np.clip(1 - scores, 0.0, 2.0), places) if return_distance else places
 
+    @clear_frames_on_error
     @validate(n_neighbors=optional(check_count), mode=_validation.one_of(("connectivity", "distance")))
     def kneighbors_graph(
         self,
@@ -229,36 +239,71 @@ class PrivateNearestNeighbors(BaseEstimator):  # type: ignore[misc]
         ledger = values.pop("ledger")
         return type(self)(**{name: clone(value, safe=False) for name, value in values.items()}, ledger=ledger)
 
+    def __copy__(self) -> PrivateNearestNeighbors:
+        """Copy the estimator; the ledger is shared, as in a clone."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivateNearestNeighbors:
+        """Copy the estimator and its parameters; the ledger is shared, as in a clone."""
+        copied = type(self).__new__(type(self))
+        memo |= {id(self): copied, id(self.ledger): self.ledger}
+        copied.__dict__.update(copy.deepcopy(vars(self), memo))
+        return copied
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle: parameters and released vectors, without the ledger."""
+        """Return the state for a pickle: parameters and released vectors, and a mark in place of a ledger."""
         state: dict[str, Any] = super().__getstate__()
-        return state | {"ledger": None}
+        return state if self.ledger is None else state | {"ledger": PickledLedger()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None
         return tags
 
+    def _read_rows(self, X: Any, *, is_fit: bool) -> NDArray[Any]:
+        """Convert rows to numbers, and record or compare the number and the names of the features.
 
-def _as_numbers(values: Any) -> Any:
-    """Convert an array of objects to numbers. The errors of NumPy would show a value, which may be private."""
-    dtypes = getattr(values, "dtypes", None)
-    kinds = [getattr(kind, "kind", "O") for kind in dtypes] if dtypes is not None and np.iterable(dtypes) else []
-    if hasattr(values, "columns") and not set(kinds) & set("OSU"):
-        return values  # a data frame of numbers, whose names are read later
-    array = values if hasattr(values, "tocsr") else np.asarray(values)
-    if getattr(array, "dtype", np.dtype(float)).kind not in "OSU":
-        return values
-    problem: type[Exception] = ValueError
-    try:
-        return (values if kinds and hasattr(values, "astype") else array).astype(np.float64)  # a frame keeps its names
-    except TypeError:
-        problem = TypeError
-    except ValueError:
-        pass
-    if problem is TypeError:
-        raise TypeError("Each entry of X as an argument must be a string or a real number.")
-    raise InvalidInput("X must hold numbers only; an entry of it is none.")
+        The checks are those of scikit-learn, whose messages would show values of the rows.
+        """
+        rows = _convert_rows(X)
+        if is_fit and (0 in rows.shape or rows.shape[1] < 2):
+            few = "0 sample(s)" if len(rows) == 0 else f"{rows.shape[1]} feature(s)"
+            least = 1 if len(rows) == 0 else 2
+            raise InvalidInput(f"X has {few} (shape={rows.shape}) while a minimum of {least} is required.")
+        if not np.isfinite(rows).all():
+            raise InvalidInput("X contains NaN or infinity.")
+        validate_data(self, X if hasattr(X, "columns") else rows, reset=is_fit, skip_check_array=True)
+        return rows
+
+
+class PickledLedger:
+    """Stands in an unpickled estimator for the ledger of the original. `fit` raises an error while it is there."""
+
+    def __repr__(self) -> str:
+        return "PickledLedger()"
+
+
+def _convert_rows(values: Any) -> NDArray[Any]:
+    """Convert a dense array, frame or list of real numbers to floats. No message shows a value of it."""
+    if hasattr(values, "tocsr"):
+        raise TypeError("X is sparse, and dense data are required: use X.toarray().")
+    must = "a two-dimensional array of real numbers"
+    array = _validation.check_array(values, "X", must)
+    if array.dtype.kind == "c":
+        raise InvalidInput("Complex data not supported: X must hold real numbers.")
+    if array.dtype.kind == "O" and array.ndim == 2:
+        others = [value for value in array.flat if not isinstance(value, numbers.Real)]
+        if any(isinstance(value, str) for value in others):
+            _validation.reject("X", must, array)
+        if others:
+            # scikit-learn's checks expect a TypeError with words such as these.
+            raise TypeError("Every entry of the X argument must be neither a string nor an object, but a real number.")
+        array = array.astype(np.float64)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        _validation.reject("X", must, array if array.ndim else values)
+    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
 
 
 def _read_random_state(random_state: Any) -> Rng:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
-from scoreshield._formatting import format_advantage, format_number
+from scoreshield._formatting import choose_words, format_advantage, format_number
 from scoreshield._types import Calibration
 from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary, cut_columns
 from scoreshield.decisions.curves import Roc, roc
@@ -50,11 +50,16 @@ _ORDER_MARGIN = 0.02
 #: Noise below this part of the scores' spread counts as none in the search for the least epsilon.
 SMALLEST = 1e-4
 
-PRIVATE_SCORES_WARNING = (
-    "The scores behind this plan count as private unless they are declared public (source='public', --source public). "
+_PRIVATE_SCORES = (
+    "The scores behind this plan count as private unless they are declared public ({how}). "
     "The threshold and every figure depend on them, and no budget was charged for them: keep the plan with the "
     "curator, or plan from public or released scores."
 )
+
+
+def warn_of_private_scores() -> str:
+    """Write the warning of a plan whose scores were not declared public."""
+    return _PRIVATE_SCORES.format(how=choose_words("source='public'", "--source public"))
 
 
 class PlanNeed(ABC):
@@ -405,7 +410,7 @@ def find_warnings(source: Source, impostor: Scores, share: float, contract: Cont
     """Find what the reader of a plan must not overlook; ``share`` is the part of the impostor scores that decides."""
     warnings = []
     if source == "private":
-        warnings.append(PRIVATE_SCORES_WARNING)
+        warnings.append(warn_of_private_scores())
     if isinstance(impostor, Sample) and len(impostor) * share < 10:
         warnings.append(
             f"Only about {len(impostor) * share:.2g} of the {len(impostor):,} impostor scores lie beyond the clean "

@@ -26,13 +26,13 @@ from scoreshield.decisions.recall import check_benchmark
 from scoreshield.decisions.scores import Sample, Scores, ScoresLike, check_target
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import (
-    PRIVATE_SCORES_WARNING,
     ScoreRange,
     Source,
     check_order,
     check_plan_scores,
     check_ranges,
     check_source,
+    warn_of_private_scores,
 )
 from scoreshield.plan.candidates import (
     SHIFT,
@@ -344,7 +344,7 @@ def choose(
     if is_search:
         candidates.insert(0, candidates.pop(_find_steadiest(candidates)))
     warnings: tuple[str, ...] = (
-        (PRIVATE_SCORES_WARNING,) if origin == "private" else ()
+        (warn_of_private_scores(),) if origin == "private" else ()
     )  # the answer states how weak the contract is
     chosen = candidates[0]
     if target is not None and chosen.utility < target:

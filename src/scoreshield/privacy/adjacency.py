@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, validate
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, InvalidParameter
 
 REGIMES = ("scores", "row", "gram")
 FULL_RANGE = (-1.0, 1.0)
@@ -329,6 +329,9 @@ class NullRecord(Adjacency):
         return {"kind": self.kind}
 
 
+ADJACENCIES: tuple[type[Adjacency], ...] = (Replacement, Identity, GramRadius, NullRecord)
+
+
 def adjacency_from_dict(data: dict[str, Any]) -> Adjacency:
     """Read back what ``to_dict`` wrote; the labels of an identity are not kept, only their counts."""
     match data:
@@ -353,7 +356,7 @@ def check_score_range(score_range: Any, name: str = "score_range") -> tuple[floa
         _validation.reject(name, must, score_range)
     low, high = (_validation.check_real(end, name, must) for end in score_range)
     if not -1 <= low < high <= 1:
-        _validation.reject(name, must, f"({low:g}, {high:g})")
+        raise InvalidParameter(name, f"must be {must}. Got ({low:g}, {high:g}) instead.")
     return low, high
 
 

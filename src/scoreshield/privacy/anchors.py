@@ -86,7 +86,8 @@ class RankAnchor:
         """
         first, last = round(self.low / ANCHOR_STEP), round(self.high / ANCHOR_STEP)
         with np.errstate(all="ignore"):
-            cells = np.ceil(scores / ANCHOR_STEP)
+            cells = scores * (1 / ANCHOR_STEP)  # as exact as the quotient: both are powers of two
+            np.ceil(cells, out=cells)
         cells -= first
         np.clip(cells, 0, last - first + 1, out=cells)
         below = np.cumsum(np.bincount(cells.astype(np.int64), minlength=last - first + 2))
@@ -201,6 +202,7 @@ class AnchoredLaw:
         return compose_profile(self.anchor.epsilon, self.response)
 
 
+@lru_cache(maxsize=256)
 def compose_profile(anchor_epsilon: float, response: WindowResponse) -> Profile:
     """Compose the worst pure law of one epsilon with the exact profile of windows.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
-from scoreshield._formatting import format_number
+from scoreshield._formatting import format_bound, format_number
 from scoreshield.privacy.adjacency import Identity, NullRecord
 from scoreshield.privacy.consistency import count_rows
 from scoreshield.privacy.details import describe_details
@@ -142,11 +142,6 @@ def _list_provenance(provenance: Provenance) -> list[tuple[str, str]]:
     entry = f"Number {number}, with the hash {checksum}" if number else "None: no ledger was charged."
     texts = [("Dataset", provenance.dataset), ("Who", provenance.who), ("Why", provenance.why)]
     return [*((label, text) for label, text in texts if text.strip()), ("Ledger entry", entry)]
-
-
-def format_bound(value: float) -> str:
-    """Format a number with six digits, never below its value."""
-    return f"{float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(value))):g}"
 
 
 def format_ceiling(value: float, digits: int) -> str:

@@ -88,6 +88,7 @@ _CENTER_DETAILS = {
     "private": frozenset(("center", "center_share", "center_sensitivity", "center_std")),
     "public": frozenset(("center", "center_fingerprint")),
 }
+_DISTRIBUTED_DETAILS = frozenset(("release", "snapshot"))
 _REDUCTIONS = ("none", "random", "public basis", "pca")
 
 
@@ -99,6 +100,8 @@ class ImpliedProfile(Protocol):
 
 def is_consistent(guarantee: Guarantee) -> bool:
     """Whether the stated noise gives the profile, and the profile the promise."""
+    if _DISTRIBUTED_DETAILS & guarantee.details.keys():
+        return _fits_distributed(guarantee)
     if {"largest_draws", "changes"} & guarantee.details.keys():
         return _fits_draws(guarantee)
     mechanism = MECHANISMS[guarantee.mechanism]
@@ -122,6 +125,14 @@ def is_consistent(guarantee: Guarantee) -> bool:
         return False
     implied_profile = _derive_profile(guarantee)
     return implied_profile is not None and _covers(guarantee.profile, implied_profile)
+
+
+def _fits_distributed(guarantee: Guarantee) -> bool:
+    """Whether a release in blocks names itself and the state of its collection, beside its other facts."""
+    details = {name: value for name, value in guarantee.details.items() if name not in _DISTRIBUTED_DETAILS}
+    release, snapshot = (guarantee.details.get(name) for name in ("release", "snapshot"))
+    is_named = isinstance(release, str) and len(release) == 32 and set(release) <= set("0123456789abcdef")
+    return is_named and _is_hash(snapshot) and is_consistent(replace(guarantee, details=details))
 
 
 def _fits_draws(guarantee: Guarantee) -> bool:

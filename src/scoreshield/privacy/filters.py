@@ -301,6 +301,25 @@ class PrivacyFilter:
         profile = extract_profile(item)
         return self._fits(_RoundedSums.from_sums(self._sums + self._compute_cost(profile)), profile)
 
+    def count_fitting(self, item: Any, most: int) -> int:
+        """Count how many charges of this mechanism the budget still covers, one after another, up to ``most``."""
+        profile = extract_profile(item)
+        cost = self._compute_cost(profile)
+
+        def fits(number: int) -> bool:
+            return self._fits(_RoundedSums.from_sums(self._sums + cost.times(number)), profile)
+
+        if not fits(1):
+            return 0
+        low, high = 1, 2
+        while high <= most and fits(high):
+            low, high = high, 2 * high
+        high = min(high, most + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
     def would_fit_by_rules_1(self, profile: Profile, read_charges: Callable[[], Mapping[Profile, int]]) -> bool:
         """Return the same by rules 1, which sometimes need the charges themselves.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scoreshield import _validation
-from scoreshield._formatting import format_number
+from scoreshield._formatting import format_bound, format_number
 from scoreshield._loading import describe_error
 from scoreshield._validation import check_real, check_text, optional, validate
 from scoreshield._views import Columns, NotebookObject, ObjectSummary
@@ -25,6 +25,7 @@ from scoreshield.privacy.adjacency import (
     check_score_range,
 )
 from scoreshield.privacy.mechanisms import MECHANISMS, REGIMES, Regime
+from scoreshield.privacy.noise.custom import MOST_KNOTS, CustomNoise
 from scoreshield.privacy.noise.laws import CalibratedNoise, NoiseLaw, law_from_dict
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, Profile, PureProfile, profile_from_dict
 from scoreshield.privacy.provenance import Provenance
@@ -380,7 +381,8 @@ class Guarantee(NotebookObject):
 
     def list_facts(self) -> dict[str, str]:
         """List the facts that a notebook shows, by their names; figures about attackers are rounded up."""
-        promise = f"({self.epsilon!r}, {self.delta!r})" if self.delta else f"pure {self.epsilon!r}"
+        epsilon, delta = format_bound(self.epsilon), format_bound(self.delta)
+        promise = f"({epsilon}, {delta})" if self.delta else f"pure {epsilon}"
         advantage, detected = math.ceil(1e4 * self.attack_advantage) / 1e4, math.ceil(1e4 * self.tpr_at(0.01)) / 100
         facts = {
             "Promise": f"{promise}-differential privacy",
@@ -408,6 +410,10 @@ class Guarantee(NotebookObject):
 def _profile_from_dict(data: dict[str, Any]) -> Profile:
     """The profile in the file; beside Gaussian noise on a covariance no delta is 0, and earlier versions wrote so."""
     profile = profile_from_dict(data["profile"])
-    if isinstance(profile, CurveProfile) and data["details"].get("reduction") == "pca":
+    if not isinstance(profile, CurveProfile):
+        return profile
+    if data.get("mechanism") == CustomNoise.name and len(profile.losses) > MOST_KNOTS:  # each costs sums over its table
+        raise InvalidInput(f"The profile of a custom law has at most {MOST_KNOTS} knots. Got {len(profile.losses):,}.")
+    if data["details"].get("reduction") == "pca":
         return CurveProfile(profile.losses, tuple(max(delta, gaussian.LEAST_DELTA) for delta in profile.deltas))
     return profile

@@ -135,12 +135,19 @@ class PrivUnit:
         """Compute the exact epsilon of (coin, gamma), in 50 digits. It must not exceed ``epsilon``."""
         return self.coin + _cap_cost(self.dimension, self.gamma)
 
-    def release(self, rows: Float, stream: Stream) -> NDArray[np.float32]:
-        """Draw an unbiased private version of each unit row: round(u / (m step)) step, exact in single precision."""
+    def release(self, rows: Float, stream: Stream, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Draw an unbiased private version of each unit row: round(u / (m step)) step, exact in single precision.
+
+        Args:
+            rows: Unit rows.
+            stream: Where the random words come from.
+            out: Where the result is written; a new array by default.
+        """
         cap = sphere.Cap(self.dimension, self.coin, self.gamma, 1 / (self.mean * self.step), self.cap)
-        steps = sphere.lean(cap, rows, stream)
-        steps *= self.step
-        return steps.astype(np.float32)
+        steps: NDArray[np.float32] = np.empty(rows.shape, dtype=np.float32) if out is None else out
+        sphere.lean(cap, rows, stream, steps)
+        steps *= np.float32(self.step)  # whole numbers below 2^24, times a power of two: exact
+        return steps
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,8 @@ from scoreshield.errors import InvalidInput
 from scoreshield.privacy import calibration as gaussian
 
 Float = NDArray[np.float64]
+#: The most knots of a curve in a file. Curves of this library have about a thousand.
+MOST_KNOTS = 100_000
 #: A relative margin for rounding in closed forms of a few operations.
 _UP = 1 + 2.0**-45
 
@@ -266,11 +269,17 @@ class CurveProfile(Profile):
 
     @property
     def auc(self) -> float:
-        fpr = np.unique(np.concatenate([np.linspace(0, 1, 20_001), np.geomspace(1e-12, 1, 20_001)]))
-        return float(min(1.0, np.trapezoid(self.tpr_at(fpr), fpr) + 1e-8))  # chords of a concave curve lie below it
+        return _measure_curve_area(self)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "losses": list(self.losses), "deltas": list(self.deltas)}
+
+
+@lru_cache(maxsize=256)
+def _measure_curve_area(profile: CurveProfile) -> float:
+    """Compute the area under the curve of a profile. Every release of one mechanism states the same number."""
+    fpr = np.unique(np.concatenate([np.linspace(0, 1, 20_001), np.geomspace(1e-12, 1, 20_001)]))
+    return float(min(1.0, np.trapezoid(profile.tpr_at(fpr), fpr) + 1e-8))  # chords of a concave curve lie below it
 
 
 def profile_from_dict(data: dict[str, Any]) -> Profile:
@@ -285,6 +294,8 @@ def profile_from_dict(data: dict[str, Any]) -> Profile:
         case {"kind": LaplaceProfile.kind, "epsilon": epsilon}:
             return LaplaceProfile(_validation.check_positive(epsilon, "epsilon"))
         case {"kind": CurveProfile.kind, "losses": losses, "deltas": deltas} if len(losses) == len(deltas) > 0:
+            if len(losses) > MOST_KNOTS:
+                raise InvalidInput(f"A privacy profile has at most {MOST_KNOTS:,} knots. Got {len(losses):,}.")
             knots = tuple(_validation.check_real(loss, "losses") for loss in losses)
             values = tuple(_validation.check_real(delta, "deltas") for delta in deltas)
             falling = list(knots) == sorted(set(knots)) and list(values) == sorted(values, reverse=True)

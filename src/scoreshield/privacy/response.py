@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,17 +206,27 @@ class WindowResponse:
     def release(self, stream: Stream, starts: Ints) -> Ints:
         """Draw one cell for each record, given the first cell of its window."""
         starts = np.asarray(starts, dtype=np.int64)
-        if starts.ndim != 1 or (starts < 0).any() or (starts > self.cells - self.window).any():
+        if starts.ndim != 1 or (len(starts) and not 0 <= starts.min() <= starts.max() <= self.cells - self.window):
             raise ValueError("a window does not lie in the cells")
 
-        def compute(iv: Any) -> Any:
-            shrunk = iv.exp(-discrete.make_rational(iv, self.epsilon))
-            return self.window * (1 - shrunk) / (self.window + (self.cells - self.window) * shrunk)
-
-        keep = discrete.flip_coins(stream, discrete.enclose(compute), len(starts))
-        inside = starts + discrete.draw_below(stream, np.full(len(starts), self.window))
-        anywhere = discrete.draw_below(stream, np.full(len(starts), self.cells))
+        keep = discrete.flip_coins(stream, _enclose_truth(self.epsilon, self.cells, self.window), len(starts))
+        inside = starts + discrete.draw_below(stream, np.broadcast_to(np.int64(self.window), len(starts)))
+        anywhere = discrete.draw_below(stream, np.broadcast_to(np.int64(self.cells), len(starts)))
         return np.where(keep, inside, anywhere)
+
+
+@lru_cache(maxsize=256)
+def _enclose_truth(epsilon: float, cells: int, window: int) -> Callable[[int], tuple[int, int]]:
+    """Enclose the probability that a cell of the true window is drawn for being one, for a number of bits.
+
+    Each enclosure is computed once: a service answers many queries by one law.
+    """
+
+    def compute(iv: Any) -> Any:
+        shrunk = iv.exp(-discrete.make_rational(iv, epsilon))
+        return window * (1 - shrunk) / (window + (cells - window) * shrunk)
+
+    return lru_cache(maxsize=16)(discrete.enclose(compute))
 
 
 def estimate_log_sets(names: int, size: int) -> float:

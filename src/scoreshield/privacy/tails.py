@@ -29,6 +29,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 
 from scoreshield import _files, _loading, _validation
+from scoreshield._formatting import choose_words
 from scoreshield._validation import check_count, check_epsilon, check_positive, check_progress, optional, validate
 from scoreshield.errors import InvalidInput, TailShapeWarning
 from scoreshield.geometry.arrays import Progress
@@ -249,7 +250,8 @@ class TailShape:
     def from_dict(cls, data: dict[str, Any]) -> TailShape:
         """Read back what ``to_dict`` wrote."""
         if not isinstance(data, dict) or data.get("kind") != "tail shape":
-            raise InvalidInput("This is not a tail shape: it was not written by TailShape.to_dict or save.")
+            writer = choose_words("TailShape.to_dict or save", "`scoreshield public fit-tail`")
+            raise InvalidInput(f"This is not a tail shape: it was not written by {writer}.")
         try:
             settings = tuple(WindowSetting(*setting) for setting in data["settings"])
             return cls(data["k"], data["rank"], data["slope"], settings, data["origin"], data["dimension"])
@@ -288,7 +290,7 @@ class AnchoredWindows:
 
     @validate()
     def __post_init__(self) -> None:
-        if self.tail is not None and not isinstance(self.tail, TailShape):
+        if self.tail is not None and type(self.tail) is not TailShape:
             _validation.reject("tail", "a TailShape or None", self.tail)
         if self.k is not None:
             check_count(self.k, "k")
@@ -336,9 +338,10 @@ class AnchoredWindows:
     def warn_about_dimension(self, dimension: int) -> None:
         """Give a warning where the shape was measured with embeddings of another dimension."""
         if self.shape.dimension not in (None, dimension):
+            fit = choose_words("fit a TailShape", "fit a --tail with `scoreshield public fit-tail`")
             warnings.warn(
                 f"The tail shape was measured with embeddings of dimension {self.shape.dimension:,} "
-                f"({self.shape.origin}). These have {dimension:,}: fit a TailShape to public scores of their model, or "
+                f"({self.shape.origin}). These have {dimension:,}: {fit} to public scores of their model, or "
                 "results may be poor.",
                 TailShapeWarning,
                 stacklevel=2,

@@ -15,6 +15,7 @@ from typing import Literal, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from scoreshield._formatting import choose_words
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import Worth, check_recall, predict_worth
 from scoreshield.errors import ScoreShieldError, UselessRelease
@@ -59,7 +60,7 @@ class Adviser:
         is_grouped: Whether one neighbour changes several records, so that they share epsilon.
         queries: How many queries one release answers.
         may_query: Whether a release per query may be suggested. Where ``mode="auto"`` picked the mode, it was compared
-            or ruled out.
+            or ruled out by something else than a missing ledger.
         score_range: The public range of scores.
         repeat: Predicts the worth of the same release, with all its other arguments, at another epsilon. None where it
             cannot be repeated. No epsilon is then suggested.
@@ -97,13 +98,14 @@ class Adviser:
 
     def describe(self, worth: Worth) -> str:
         """Write the warning, in one sentence."""
+        public = choose_words("public_scores", "--public-scores")
         if worth.is_known:
             claim = "ranks mostly by noise: it is predicted to find"
-            own = "; public_scores of your model on public data like yours make the prediction sharper"
+            own = f"; {public} of your model on public data like yours make the prediction sharper"
             unknown = own if self.public_scores is None else ""
         else:
             claim = "probably ranks mostly by noise: for another model it is predicted to find"
-            unknown = "; this model is unknown, and public_scores of it give a prediction of its own"
+            unknown = f"; this model is unknown, and {public} of it give a prediction of its own"
         return (
             f"At epsilon {self.epsilon:g} {_NAMES[self.kind]} {claim} "
             f"{worth.figure} of the relevant records among {worth.asked}, and {worth.clean:.2f} are found without "
@@ -138,19 +140,21 @@ class Adviser:
         other = _try(lambda: self._predict_query(worth))
         if not is_enough(other):
             return None
+        ranking = choose_words("release_scores with for_='ranking'", "scoreshield release scores --for ranking")
         if self.kind == "query":
             return f"mechanism='auto' is predicted to find {other.recall:.2f} at the same epsilon"
         if self.kind == "row":
             return (
-                "release_scores with for_='ranking' and the record as its query is predicted to find "
+                f"{ranking} and the record as its query is predicted to find "
                 f"{other.recall:.2f} at the same epsilon, where that record is public"
             )
         if self.kind in ("scores", "top-k"):
-            return f"release_scores with for_='ranking' is predicted to find {other.recall:.2f} at the same epsilon"
+            return f"{ranking} is predicted to find {other.recall:.2f} at the same epsilon"
         mode = "mode='query'" if self.is_automatic else "mode='query', mechanism='auto'"
+        how = choose_words(f"{ranking}, or {mode} with a ledger", ranking)
         return (
-            f"a release per query (release_scores with for_='ranking', or {mode} with a ledger) is "
-            f"predicted to find {other.recall:.2f} at epsilon {self.epsilon:g} for each query"
+            f"a release per query ({how}) is predicted to find {other.recall:.2f} at epsilon "
+            f"{self.epsilon:g} for each query"
         )
 
     def _suggest_batch(self, worth: Worth, is_enough: Condition) -> str | None:
@@ -162,8 +166,10 @@ class Adviser:
         if not is_enough(other):
             return None
         if self.queries > 1:
-            return f"release_batch is predicted to find {other.recall:.2f} at the same epsilon"
-        return f"a batch of {_BATCH} queries that are known now is predicted to find {other.recall:.2f}"
+            batch = choose_words("release_batch", "scoreshield release batch")
+            return f"{batch} is predicted to find {other.recall:.2f} at the same epsilon"
+        how = choose_words("", " (scoreshield release batch)")
+        return f"a batch of {_BATCH} queries that are known now{how} is predicted to find {other.recall:.2f}"
 
     def _find_epsilon(self, repeat: Callable[[float], Worth], is_enough: Condition) -> float | None:
         """Find the least epsilon of the list at which the same release is enough; None where there is none."""

@@ -9,7 +9,7 @@ true less often. `BatchAlphabet` chooses both from public facts. docs/proofs/bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _files, _loading, _validation
+from scoreshield._formatting import choose_words
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import check_count, check_epsilon, check_flag, check_progress, one_of, optional, validate
@@ -61,7 +62,7 @@ _HIT_CUTS, _HIT_ENDS = 14, (-1.08, 7.54)
 _SHARED_ERROR = 0.8
 _SHARED_NOTE = (
     "Records that several queries of the batch want are shared among those queries, and the prediction does not know "
-    "how many want the same ones; public scores of each query (QueryScores) do."
+    "how many want the same ones; public scores of each query ({how}) do."
 )
 _KIND = "public levels"
 
@@ -141,40 +142,22 @@ class BatchRelease(Release):
             Records of equal score are in a random order that belongs to the release, so that the same call gives the
             same answer.
         """
-        must = f"the number of a query, from 0 to {len(self.queries) - 1}, or an array of such numbers"
-        asked = _validation.check_array(query, "query", must)
-        if asked.dtype.kind not in "iu" or asked.ndim > 1 or ((asked < 0) | (asked >= len(self.queries))).any():
-            _validation.reject("query", must, query)
-        if asked.ndim == 0:
-            return self._rank(int(asked), k, only_named)
-        found = [self._rank(int(number), k, only_named) for number in asked]
-        width = max((len(one.indices) for one in found), default=0)
-        scores, indices = np.full((len(found), width), -np.inf), np.full((len(found), width), -1, dtype=np.intp)
-        for place, one in enumerate(found):
-            scores[place, : len(one.scores)], indices[place, : len(one.indices)] = one
-        return BestRecords(scores, indices)
+        asked = check_asked(query, len(self.queries))
+        rankings = [self._rank(number, k, only_named) for number in asked.reshape(-1).tolist()]
+        return rankings[0] if asked.ndim == 0 else stack_answers(rankings)
 
     def _rank(self, query: int, k: int, only_named: bool) -> BestRecords:
         """Sort the records by their scores for one query."""
-        # Cosines are rounded, so that equal queries have the cosine 1. The last entry belongs to the name -1.
-        similarity = np.append(np.round(self.queries @ self.queries[query], 6).astype(np.float64) ** 3, 0.0)
-        similarity[query] = 1.0
-        lowest = min(float(self.cuts[0]), 0.0)  # a score below 0 counts for more than that of an unrelated query
-        heights = np.append(self.cuts - lowest, 0.0)
-        likeness = similarity[self.names]
-        is_own, weights = likeness == 1.0, likeness * heights[self.levels]
-        found = np.flatnonzero(is_own.any(axis=1) if only_named else (is_own | (weights > 0)).any(axis=1))
-        scores = lowest + np.where(is_own[found] | (not only_named), weights[found], 0.0).max(axis=1)
-        if len(found) > k:
-            least = np.partition(scores, len(found) - k)[len(found) - k]
-            found, scores = found[scores >= least], scores[scores >= least]
-        # One key per record of the collection, so that fewer records are the first of more.
-        keys = np.random.default_rng([self.tie_break, query]).random(len(self.names))[found]
-        order = np.lexsort((keys, -scores))[:k]
-        return BestRecords(scores[order], found[order])
+        ranking = SymbolRanking(self.queries, self.cuts, self.tie_break, query, k, only_named=only_named)
+        ranking.add(Symbols(self.names, self.levels))
+        return ranking.finish()
 
     def _list_values(self) -> NDArray[Any]:
         raise InvalidInput("A BatchRelease holds names and levels, not scores: use search(), names or levels.")
+
+    def _describe_size(self) -> str:
+        queries, records = len(self.queries), len(self.names)
+        return f"of {queries:,} {'query' if queries == 1 else 'queries'} and {records:,} records"
 
     def _list_columns(self) -> Columns:
         records, places = np.nonzero(self.names >= 0)
@@ -184,6 +167,71 @@ class BatchRelease(Release):
     def _preview(self) -> tuple[dict[str, Any], str]:
         best = self._rank(0, SHOWN_ROWS, False)
         return {"id": best.indices.tolist(), "score": best.scores.tolist()}, "The best records of query 0"
+
+
+class SymbolRanking:
+    """Ranks records for one query of a batch, some records after the others. It keeps the best ones only.
+
+    Args:
+        queries: The public queries, each of length one.
+        cuts: The lower edge of each level.
+        tie_break: The seed of the order of records with equal scores.
+        query: The number of the query.
+        k: How many records at most.
+        only_named: As for `BatchRelease.search`.
+    """
+
+    def __init__(
+        self, queries: NDArray[np.float32], cuts: Float, tie_break: int, query: int, k: int, *, only_named: bool
+    ) -> None:
+        # Cosines are rounded, so that equal queries have the cosine 1. The last entry belongs to the name -1.
+        self._similarity = np.append(np.round(queries @ queries[query], 6).astype(np.float64) ** 3, 0.0)
+        self._similarity[query] = 1.0
+        self._lowest = min(float(cuts[0]), 0.0)  # a score below 0 counts for more than that of an unrelated query
+        self._heights = np.append(cuts - self._lowest, 0.0)
+        self._k, self._only_named = k, only_named
+        # One key per record of the collection, so that fewer records are the first of more.
+        self._keys = np.random.default_rng([tie_break, query])
+        self._best = (np.empty(0), np.empty(0), np.empty(0, dtype=np.intp))  # scores, keys, records
+        self._count = 0
+
+    def add(self, symbols: Symbols) -> None:
+        """Rank the next records."""
+        likeness = self._similarity[symbols.names]
+        is_own, weights = likeness == 1.0, likeness * self._heights[symbols.levels]
+        found = np.flatnonzero(is_own.any(axis=1) if self._only_named else (is_own | (weights > 0)).any(axis=1))
+        scores = self._lowest + np.where(is_own[found] | (not self._only_named), weights[found], 0.0).max(axis=1)
+        keys = self._keys.random(len(symbols.names))
+        if len(found) > self._k:
+            least = np.partition(scores, len(found) - self._k)[len(found) - self._k]
+            found, scores = found[scores >= least], scores[scores >= least]
+        fresh = (scores, keys[found], found + self._count)
+        self._count += len(symbols.names)
+        scores, keys, records = (np.concatenate(pair) for pair in zip(self._best, fresh, strict=True))
+        order = np.lexsort((keys, -scores))[: self._k]
+        self._best = (scores[order], keys[order], records[order])
+
+    def finish(self) -> BestRecords:
+        """Return the best records, best first."""
+        return BestRecords(self._best[0], self._best[2])
+
+
+def check_asked(query: ArrayLike, count: int) -> NDArray[Any]:
+    """Check the number of a query of a batch, or an array of such numbers."""
+    must = f"the number of a query, from 0 to {count - 1}, or an array of such numbers"
+    asked = _validation.check_array(query, "query", must)
+    if asked.dtype.kind not in "iu" or asked.ndim > 1 or ((asked < 0) | (asked >= count)).any():
+        _validation.reject("query", must, query)
+    return asked
+
+
+def stack_answers(found: Sequence[BestRecords]) -> BestRecords:
+    """Stack the answers of several queries; shorter ones are filled up with the index -1 and the score -inf."""
+    width = max((len(one.indices) for one in found), default=0)
+    scores, indices = np.full((len(found), width), -np.inf), np.full((len(found), width), -1, dtype=np.intp)
+    for place, one in enumerate(found):
+        scores[place, : len(one.scores)], indices[place, : len(one.indices)] = one
+    return BestRecords(scores, indices)
 
 
 @dataclass(frozen=True)
@@ -360,6 +408,20 @@ class BatchAlphabet:
         cuts = public.place(count, records, deeper, has_open_level=size > 1)
         return cls(response, cuts, public.source, group, records)
 
+    @classmethod
+    def from_guarantee(cls, guarantee: Guarantee) -> BatchAlphabet:
+        """Read the alphabet that `state_guarantee` states."""
+        details = guarantee.details
+        response = SetResponse(
+            details["epsilon_per_record"],
+            details["queries"],
+            details["names_per_record"],
+            details["levels"],
+            has_bottom=details["has_bottom"],
+        )
+        group = round(guarantee.sensitivity)
+        return cls(response, tuple(details["cuts"]), details["cuts_from"], group, guarantee.shape[0])
+
     @property
     def false_names(self) -> float:
         """The expected number of records, at most, that name a given query by chance."""
@@ -517,7 +579,10 @@ def predict_batch_worth(guarantee: Guarantee, dimension: int, k: int, public_sco
     if public_scores is None or public_scores.joint is None:
         estimate = min(_estimate_share_of(details, records, queries, k), 1.0)
         worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores, share=estimate)
-        return worth if queries == 1 else add_note(worth, _SHARED_NOTE, further=_SHARED_ERROR * worth.recall)
+        if queries == 1:
+            return worth
+        note = _SHARED_NOTE.format(how=choose_words("QueryScores", "--public-scores"))
+        return add_note(worth, note, further=_SHARED_ERROR * worth.recall)
     simulated, factor = simulate_public_batch(details, public_scores, records=records, k=k)
     note = f"Simulated on batches of {simulated.queries:,} public queries"
     if simulated.queries < queries:
@@ -634,7 +699,8 @@ def prepare_batch(
 
 def _check_cuts(levels: ArrayLike) -> tuple[float, ...]:
     """Check public cut points."""
-    must = "PublicLevels, or 1 to 100 cut points in [-1, 1], each above the one before"
+    public = choose_words("PublicLevels, or ", "")
+    must = f"{public}1 to 100 cut points in [-1, 1], each above the one before"
     array = _validation.check_array(levels, "levels", must)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not 1 <= len(array) <= 100:
         _validation.reject("levels", must, array if array.ndim else levels)

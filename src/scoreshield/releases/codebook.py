@@ -108,6 +108,13 @@ class PublicCodebook:
         self.vectors, self.center, self.code_size, self.source = unit, middle, code_size, _check_source(source)
         if not (np.linalg.norm(unit - middle, axis=1) > 1e-6).all():
             raise InvalidInput("A vector of the codebook equals the center and has no direction from it: remove it.")
+        self._freeze()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._freeze()  # a copy of an array is writable
+
+    def _freeze(self) -> None:
         for array in (self.vectors, self.center):
             array.flags.writeable = False
 
@@ -140,7 +147,9 @@ class PublicCodebook:
     @cached_property
     def _directions(self) -> Single:
         """The unit directions of the vectors from the center."""
-        return subtract_center(self.vectors.astype(np.float64), self.center).astype(np.float32)
+        directions = subtract_center(self.vectors.astype(np.float64), self.center).astype(np.float32)
+        directions.flags.writeable = False
+        return directions
 
     @validate(epsilon=check_epsilon)
     def choose_size(self, epsilon: float) -> int:
@@ -279,7 +288,7 @@ class PublicCodebook:
         if vectors.dtype != np.float32 or np.abs(vectors - self.vectors).max() > 1e-6:
             raise InvalidInput("The vectors of the codebook in the file are not unit vectors in single precision.")
         self.vectors = vectors
-        self.vectors.flags.writeable = False
+        self._freeze()
 
     @validate(epsilon=check_epsilon, k=check_count, repeats=whole_from(1), seed=whole_from(0))
     def try_on(
@@ -597,7 +606,7 @@ def prepare_codebook_index(
     source: PrivateCollection, codebook: Any, *, epsilon: float, rng: Rng, progress: Progress | None
 ) -> PendingRelease[_embeddings.Rows, CodebookRelease]:
     """Prepare an index over a codebook without a charge. The rows are checked before it, and encoded after it."""
-    if not isinstance(codebook, PublicCodebook):
+    if type(codebook) is not PublicCodebook:  # a subclass could encode a record by the others
         _validation.reject("codebook", "a PublicCodebook", codebook)
     if codebook.dimension != source.dimension:
         must = f"of {source.dimension:,} dimensions, as the embeddings are"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -14,17 +14,18 @@ from scoreshield._validation import check_count, check_progress, one_of, optiona
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.geometry.arrays import Progress, to_device
+from scoreshield.geometry.arrays import Array, Progress, to_device, to_numpy
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.geometry.denoise import Denoiser
-from scoreshield.geometry.elliptope import Method, check_memory, project_elliptope
+from scoreshield.geometry.elliptope import Method, check_memory, project_array
+from scoreshield.geometry.partial import WarmStart
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
     Adjacency,
     ReleaseShape,
     Replacement,
 )
-from scoreshield.privacy.guarantee import ReleaseFacts
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
@@ -72,7 +73,7 @@ def release_gram(
     """Release all pairwise cosine similarities (regime ii).
 
     The other arguments are those of `release_scores`. The noisy release needs one (n, n) float64 matrix, drawn in
-    place. The projection holds about six matrices while it runs, and leaves one.
+    place. The projection holds two to six matrices while it runs, and leaves one.
 
     Args:
         adjacency: Also ``GramRadius(radius)``, a promise about the matrix that need not cover a whole record.
@@ -81,7 +82,7 @@ def release_gram(
         denoise: The estimate from the noisy matrix, whose noise law is public: ``"projection"`` as above, ``"rank"``,
             ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md compares them.
         max_iterations: The limit of the projection.
-        device: The device of the projection; ``"cuda"`` runs it on a GPU.
+        device: The device of the projection and the denoiser; ``"cuda"`` runs both on a GPU.
         progress: Called with (done, total) while the noise is drawn and then while the projection runs.
     """
     contract = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
@@ -89,20 +90,9 @@ def release_gram(
     if projection == "none" and denoise not in ("projection", "none"):
         raise InvalidInput(f"denoise={denoise!r} ends on a valid cosine matrix; leave projection='none' out.")
     source = PrivateCollection.check(embeddings, adjacency, least=2)
-    sampler = name_sampler(rng)
-    method = cast("Method", "newton" if projection == "exact" else projection)
-    if "none" not in (projection, denoise):
-        # Reject a missing device, or too little memory, before any noise is drawn.
-        to_device(np.zeros((1, 1)), device)
-        check_memory(source.size, method, device)
-
-    rounding = _embeddings.bound_rounding_error(source.dimension, np.float64)
-    released = ReleaseShape("gram", source.size, contract.width, rounding=rounding)
-    noise = contract.calibrate(source.adjacency.bound_sensitivity(released), entries_per_draw=2)
-    shape = (source.size, source.size)
-    guarantee = contract.state_guarantee(
-        noise, ReleaseFacts(source.adjacency, "gram", shape, contract.score_range, sampler)
-    )
+    estimator = GramEstimator(projection, denoise, source.dimension, max_iterations, device, progress)
+    estimator.check(source.size)
+    noise, guarantee = calibrate_gram(source, contract, name_sampler(rng))
 
     def score() -> Float:
         clean = _embeddings.compute_gram(source.rows())
@@ -110,45 +100,108 @@ def release_gram(
 
     def draw(noisy: Float, stream: Stream) -> GramRelease:
         _add_symmetric_noise(noisy, noise, stream, progress)
-        if "none" in (projection, denoise):
+        return estimator.make_release(noisy, guarantee)
+
+    return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
+
+
+def calibrate_gram(
+    source: PrivateCollection, contract: PrivacyRequest, sampler: str
+) -> tuple[CalibratedNoise, Guarantee]:
+    """Calibrate the noise of a Gram matrix, and state what it promises, from public facts."""
+    rounding = _embeddings.bound_rounding_error(source.dimension, np.float64)
+    released = ReleaseShape("gram", source.size, contract.width, rounding=rounding)
+    noise = contract.calibrate(source.adjacency.bound_sensitivity(released), entries_per_draw=2)
+    facts = ReleaseFacts(source.adjacency, "gram", (source.size, source.size), contract.score_range, sampler)
+    return noise, contract.state_guarantee(noise, facts)
+
+
+@dataclass(frozen=True)
+class GramEstimator:
+    """Makes a release of a noisy Gram matrix, by a projection or a denoiser; the arguments of `release_gram`.
+
+    Attributes:
+        projection: The name of the projection.
+        denoise: The name of the denoiser.
+        rank: The largest rank of the clean matrix, which is the dimension of the records.
+        max_iterations: The limit of the projection.
+        device: Where both run.
+        progress: Called while the projection runs.
+    """
+
+    projection: GramProjection
+    denoise: Denoiser
+    rank: int
+    max_iterations: int | None = None
+    device: str = "cpu"
+    progress: Progress | None = None
+
+    @property
+    def _method(self) -> Method:
+        return cast("Method", "auto" if self.projection == "exact" else self.projection)
+
+    def check(self, size: int) -> None:
+        """Reject a missing device, or too little memory, before any noise is drawn."""
+        if "none" not in (self.projection, self.denoise):
+            to_device(np.zeros((1, 1)), self.device)
+            check_memory(size, self._method, self.device)
+
+    def make_release(self, noisy: Float, guarantee: Guarantee) -> GramRelease:
+        """Estimate the clean matrix from the noisy one, which is exactly symmetric."""
+        if "none" in (self.projection, self.denoise):
             return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
-        project = _Projector(method, max_iterations, device, progress)
-        end = post.denoise(noisy, noise.law.std, denoise, rank=source.dimension, project=project)
-        return GramRelease(
+        project = _Projector(self._method, self.max_iterations, self.progress)
+        # Moved once. The noise on both triangles is the same number, so that the matrix is exactly symmetric.
+        there = to_device(noisy, self.device)
+        end = post.denoise_array(there, guarantee.noise_std, self.denoise, rank=self.rank, project=project)
+        release = GramRelease(
             guarantee,
             noisy,
-            end.matrix,
-            projection,
+            to_numpy(end.matrix),
+            self.projection,
             end.method,
             end.risks,
             project.iterations,
             project.residual,
             project.converged,
         )
-
-    return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
+        rows = project.find_factor(end.matrix) if end.factor is None else end.factor
+        return release if rows is None else release.keep_rows(to_numpy(rows))
 
 
 @dataclass
 class _Projector:
-    """A projection as a function that counts the work of its calls."""
+    """A projection as a function that counts the work of its calls.
+
+    The denoiser "sure" projects the noisy matrix and one that is pulled towards the identity, and then both again with
+    a small change for each probe. So the factors of the first two calls are kept, and each call starts where the last
+    but one ended. The other denoisers project once.
+    """
 
     method: Method
     max_iterations: int | None
-    device: str
     progress: Progress | None
     iterations: int = 0
     residual: float = 0.0
     converged: bool = True
+    _factors: list[tuple[Array, Array]] = field(default_factory=list)
+    _starts: tuple[WarmStart, WarmStart] = field(default_factory=lambda: (WarmStart(), WarmStart()))
+    _calls: int = 0
 
-    def __call__(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-        end = project_elliptope(
-            matrix, self.method, max_iterations=self.max_iterations, device=self.device, progress=self.progress
-        )
+    def __call__(self, matrix: Array) -> Array:
+        warm = self._starts[self._calls % 2]
+        self._calls += 1
+        end = project_array(matrix, self.method, max_iterations=self.max_iterations, progress=self.progress, warm=warm)
         self.iterations += end.iterations
         self.residual = max(self.residual, end.residual)
         self.converged = self.converged and end.converged
+        if end.factor is not None and self._calls <= 2:
+            self._factors.append((end.matrix, end.factor))
         return end.matrix
+
+    def find_factor(self, matrix: Array) -> Array | None:
+        """Return the unit rows of a matrix that this projection made, where it has them."""
+        return next((factor for made, factor in self._factors if made is matrix), None)
 
 
 def _add_symmetric_noise(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
-from scoreshield._validation import check_delta, check_epsilon, one_of, validate
+from scoreshield._validation import Check, check_delta, check_epsilon, constrain, one_of, validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
@@ -36,14 +36,18 @@ HISTOGRAM_MECHANISMS: tuple[str, ...] = get_args(HistogramMechanism)
 _ROWS = 1024
 
 
+#: The constraints on the arguments of a histogram that do not depend on the collection.
+HISTOGRAM_CHECKS: dict[str, Check] = {
+    "epsilon": check_epsilon,
+    "delta": check_delta,
+    "mechanism": one_of(HISTOGRAM_MECHANISMS),
+    "score_range": check_score_range,
+    "norm": one_of(_embeddings.NORMS),
+}
+
+
 @clear_frames_on_error
-@validate(
-    epsilon=check_epsilon,
-    delta=check_delta,
-    mechanism=one_of(HISTOGRAM_MECHANISMS),
-    score_range=check_score_range,
-    norm=one_of(_embeddings.NORMS),
-)
+@validate(**HISTOGRAM_CHECKS)
 def release_histogram(
     embeddings: ArrayLike,
     query: ArrayLike | None,
@@ -74,10 +78,40 @@ def release_histogram(
         A HistogramRelease with ``.counts``, ``.edges``, ``.guarantee``; ``.rate(t)``, ``.threshold(target)``,
         ``.error(confidence)`` and ``.distribution()`` for plans.
     """
+    pending = prepare_histogram(
+        embeddings,
+        query,
+        bins=bins,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        adjacency=adjacency,
+        score_range=score_range,
+        norm=norm,
+        rng=rng,
+    )
+    return pending.release(ledger)
+
+
+@constrain(**HISTOGRAM_CHECKS)
+def prepare_histogram(
+    embeddings: ArrayLike,
+    query: ArrayLike | None,
+    *,
+    bins: int | ArrayLike = 64,
+    epsilon: float,
+    delta: float = 0.0,
+    mechanism: HistogramMechanism = "geometric",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: Norm = "unit",
+    rng: Rng = None,
+) -> PendingRelease[NDArray[np.int64], HistogramRelease]:
+    """Prepare a histogram before its charge, with the arguments of `release_histogram`."""
     if (mechanism == "gaussian") != (delta > 0):
         _validation.reject("delta", "above 0 for Gaussian noise and 0 for geometric", delta)
     low, high = score_range
-    edges = _edges(bins, low, high)
+    edges = find_edges(bins, low, high)
     source = PrivateCollection.check(embeddings, adjacency, least=1 if query is not None else 2)
     if source.adjacency.bound_sensitivity(ReleaseShape("scores", source.size)).moved > 1:
         raise InvalidInput("A histogram protects single records, or identities with centroids=True.")
@@ -117,21 +151,34 @@ def release_histogram(
     )
 
     def draw(counts: NDArray[np.int64], stream: Stream) -> HistogramRelease:
-        if mechanism == "geometric":
-            counts += _two_sided_geometric(stream, 1 / scale, len(counts))
-        else:
-            noise = np.empty(len(counts))
-            fill_rounded_gaussian(stream, scale, noise)
-            counts += noise.astype(np.int64)
+        add_count_noise(counts, guarantee, stream)
         return HistogramRelease(guarantee=guarantee, counts=counts, edges=edges)
 
     def count() -> NDArray[np.int64]:
         return _count(source, queries, edges, norm)
 
-    return PendingRelease(guarantee, source.adjacency, rng, count, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, count, draw)
 
 
-def _edges(bins: Any, low: float, high: float) -> Float:
+def add_count_noise(counts: NDArray[np.int64], guarantee: Guarantee, stream: Stream) -> None:
+    """Add the noise of a promise to whole counts, in place."""
+    if guarantee.mechanism == "geometric":
+        counts += _two_sided_geometric(stream, 1 / guarantee.scale, len(counts))
+    else:
+        noise = np.empty(len(counts))
+        fill_rounded_gaussian(stream, guarantee.scale, noise)
+        counts += noise.astype(np.int64)
+
+
+def count_scores(rows: _embeddings.Rows, queries: Float, edges: Float, norm: str) -> NDArray[np.int64]:
+    """Count the scores of one query in each bin (left, right]; scores outside count at the ends."""
+    scores = _embeddings.compute_scores(rows, queries, norm)[0]
+    places = np.searchsorted(edges[1:-1], scores, side="left")
+    return np.bincount(places, minlength=len(edges) - 1).astype(np.int64)
+
+
+def find_edges(bins: Any, low: float, high: float) -> Float:
+    """Check the edges of public bins, or place them over the score range."""
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
         count = _validation.check_count(bins, "bins", least=2)
         if count > 1_000_000:
@@ -151,8 +198,7 @@ def _count(source: PrivateCollection, queries: Float | None, edges: Float, norm:
     inner = edges[1:-1]
     bins = len(edges) - 1
     if queries is not None:
-        scores = _embeddings.compute_scores(source.rows(), queries, norm)[0]
-        return np.bincount(np.searchsorted(inner, scores, side="left"), minlength=bins).astype(np.int64)
+        return count_scores(source.rows(), queries, edges, norm)
     rows = _embeddings.normalise_rows(source.rows())
     counts = np.zeros(bins, dtype=np.int64)
     for start in range(0, len(rows), _ROWS):

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
+from scoreshield._rows import release_pages
 from scoreshield._types import AccountLike, Rng
 from scoreshield._validation import check_count, check_progress, constrain, one_of, validate
 from scoreshield._views import Columns
@@ -31,8 +32,11 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
+from scoreshield.geometry.windows import check_finite_windows, normalise_window
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.privunit import PrivUnit
+from scoreshield.privacy.sampling.parallel import draw_blocks, has_blocks
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.exports import VectorExports
@@ -42,11 +46,12 @@ from scoreshield.releases.index_plan import (
     MECHANISMS,
     PUBLIC_BASIS,
     REDUCTIONS,
+    GaussianRows,
     IndexMechanism,
     IndexPlan,
     IndexUse,
-    blocks,
     check_index_source,
+    count_block_rows,
     is_stated_center,
     subtract_center,
 )
@@ -59,7 +64,10 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-_SEARCH_ROWS = 65_536
+#: How many records are scored at once in a search.
+SEARCH_ROWS = 65_536
+#: How many entries of records a block of secure draws has. A thread needs some 12 doubles for each.
+_BLOCK_ENTRIES = 1 << 18
 
 
 class BestRecords(NamedTuple):
@@ -106,20 +114,10 @@ class PrivateIndex(VectorExports, Release):
     def search(self, query: ArrayLike, k: int) -> BestRecords:
         """Return the `k` best records of one query, (k,), or of each query of a batch, (m, k), best first."""
         count = self.guarantee.shape[0]
-        k = min(k, count)
         queries, single = self._read_queries(query)
-        scores, indices = np.empty((0, 0), dtype=np.float32), np.empty((0, 0), dtype=np.intp)
-        for start in range(0, count, _SEARCH_ROWS):
-            fresh = self._score_rows(queries, slice(start, start + _SEARCH_ROWS))
-            numbers = np.broadcast_to(np.arange(start, start + fresh.shape[1]), fresh.shape)
-            if start:
-                fresh, numbers = np.hstack([scores, fresh]), np.hstack([indices, numbers])
-            scores, indices = _select_best(fresh, numbers, k)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        found = BestRecords(
-            np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1)
-        )
-        return BestRecords(found.scores[0], found.indices[0]) if single else found
+        starts = range(0, count, SEARCH_ROWS)
+        windows = ((start, self._score_rows(queries, slice(start, start + SEARCH_ROWS))) for start in starts)
+        return rank_windows(windows, min(k, count), single=single)
 
     @validate(k=check_count, public_scores=check_public_scores)
     def worth(self, k: int = 10, *, public_scores: QueryScores | None = None) -> Worth:
@@ -154,7 +152,7 @@ class PrivateIndex(VectorExports, Release):
         too many components for pairs; a warning says so. Make the index for pairs with ``use="pairs"``.
         """
         warn_of_noisy_pairs(self.guarantee, self.dimension)
-        check_memory(self.guarantee.shape[0], "newton", "cpu")
+        check_memory(self.guarantee.shape[0], "auto" if project else "none", "cpu")
         rows = self._list_vectors().astype(np.float64)
         gram = rows @ rows.T
         np.fill_diagonal(gram, 1.0)
@@ -223,12 +221,7 @@ class IndexRelease(PrivateIndex):
         )
 
     def _read_queries(self, query: ArrayLike) -> tuple[NDArray[np.float32], bool]:
-        queries, single = _embeddings.as_queries(query, self.dimension)
-        if self.center is not None:
-            queries = _embeddings.turn_queries(queries, self.center)
-        if self.projection is not None:
-            queries = _embeddings.normalise_public_rows(queries @ self.projection.T, "query")
-        return queries.astype(np.float32), single
+        return reduce_queries(query, self.dimension, self.projection, self.center)
 
     def _score_rows(self, queries: NDArray[np.float32], rows: slice) -> NDArray[np.float32]:
         return queries @ self.vectors[rows].T
@@ -346,10 +339,11 @@ def release_index(
     """Release private vectors that answer every later query, and all pairwise scores, at no further cost.
 
     The rows are read once before the charge, so that a row that is not finite costs nothing, and once more afterwards.
-    Memory: the (n, r) float32 result and about 0.3 GiB for a block; centroids are computed in memory.
+    Memory: the (n, r) float32 result and about 25 MB per thread; centroids are computed in memory.
 
     Args:
-        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block.
+        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block,
+            and needs no memory for its rows.
         epsilon: The epsilon of the promise.
         delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca" or the center
             is "private". Gaussian noise, a private PCA and a private center need delta > 0.
@@ -510,31 +504,136 @@ def prepare_index(
         if delta:
             _validation.reject("delta", "0 (left out) for an index over a codebook, which is private without it", delta)
         return prepare_codebook_index(source, codebook, epsilon=epsilon, rng=rng, progress=progress)
-    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
-    if use == "pairs" and components is None and isinstance(reduction, str):
-        plan = replace(plan, components=_choose_pair_components(plan))
+    plan = plan_index(
+        source,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        use=use,
+        components=components,
+        reduction=reduction,
+        pca_share=pca_share,
+        center=center,
+        center_share=center_share,
+    )
     maker, shape = plan.maker(), (source.size, plan.components)
     guarantee = plan.state_guarantee(maker, shape, name_sampler(rng))
 
     def check_rows() -> _embeddings.Rows:
         rows = source.rows()
-        _embeddings.check_finite(rows)
+        check_finite_windows(rows)
         return rows
 
     def draw(rows: _embeddings.Rows, stream: Stream) -> IndexRelease:
-        vectors = np.empty(shape, dtype=np.float32)
         projection, origin = plan.projection(rows, stream), plan.find_center(rows, stream)
-        for start, block in blocks(rows):
-            block = subtract_center(block, origin)
-            if projection is not None:
-                block = _embeddings.normalise_directions(block @ projection.T)
-            end = start + len(block)
-            vectors[start:end] = maker.release(block, stream)
-            if progress is not None:
-                progress(end, len(rows))
+        vectors = draw_vectors(maker, rows, projection, origin, stream, progress)
         return IndexRelease(guarantee, vectors, projection, origin)
 
     return PendingRelease(guarantee, source.adjacency, rng, check_rows, draw)
+
+
+def plan_index(
+    source: PrivateCollection,
+    *,
+    epsilon: float,
+    delta: float,
+    mechanism: IndexMechanism,
+    use: IndexUse,
+    components: int | None,
+    reduction: str | ArrayLike,
+    pca_share: float = 0.1,
+    center: str | ArrayLike = "none",
+    center_share: float | None = None,
+) -> IndexPlan:
+    """Plan an index of vectors from public facts; the arguments are those of `release_index`."""
+    plan = IndexPlan.check(source, epsilon, delta, mechanism, components, reduction, pca_share, center, center_share)
+    if use == "pairs" and components is None and isinstance(reduction, str):
+        plan = replace(plan, components=_choose_pair_components(plan))
+    return plan
+
+
+def draw_vectors(
+    maker: PrivUnit | GaussianRows,
+    rows: _embeddings.Rows,
+    projection: Float | None,
+    center: Float | None,
+    stream: Stream,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Draw the private vectors of some rows. Each depends on its own row, on public facts and on the stream.
+
+    Args:
+        maker: Makes unit rows private.
+        rows: The records.
+        projection: What reduces them; None for nothing.
+        center: What is subtracted from the unit rows before; None for nothing.
+        stream: The random words.
+        progress: Called with (rows done, rows in all).
+    """
+    dimension = rows.shape[1]
+    vectors = np.empty((len(rows), dimension if projection is None else len(projection)), dtype=np.float32)
+    size = _choose_block_rows(dimension, stream)
+    rooms: list[Float] = []  # one per thread, for unit rows
+
+    def release_block(numbered: tuple[int, _embeddings.Rows], stream: Stream) -> None:
+        start, part = numbered
+        try:
+            room = rooms.pop()
+        except IndexError:
+            room = np.empty((min(size, len(rows)), dimension))
+        block = room[: len(part)]
+        normalise_window(part, start, block)
+        release_pages(part)
+        block = subtract_center(block, center)
+        if projection is not None:
+            block = _embeddings.normalise_directions(block @ projection.T)
+        maker.release(block, stream, vectors[start : start + len(part)])
+        rooms.append(room)
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(min(done * size, len(rows)), len(rows))
+
+    starts = range(0, len(rows), size)
+    parts = ((start, rows[start : start + size]) for start in starts)
+    draw_blocks(stream, parts, len(starts), release_block, report)
+    return vectors
+
+
+def reduce_queries(
+    query: ArrayLike, dimension: int, projection: Float | None, center: Float | None
+) -> tuple[NDArray[np.float32], bool]:
+    """Turn queries into what private vectors are multiplied by; also return whether there is one query or a batch."""
+    queries, single = _embeddings.as_queries(query, dimension)
+    if center is not None:
+        queries = _embeddings.turn_queries(queries, center)
+    if projection is not None:
+        queries = _embeddings.normalise_public_rows(queries @ projection.T, "query")
+    return queries.astype(np.float32), single
+
+
+def rank_windows(windows: Iterable[tuple[int, NDArray[np.float32]]], k: int, *, single: bool) -> BestRecords:
+    """Find the k best records of each query, best first, from the scores of one window of records after the other.
+
+    Args:
+        windows: The number of the first record of each window, and the scores of every query with its records.
+        k: How many records, at most all.
+        single: Whether one query was given, and no batch.
+    """
+    scores, indices = np.empty((0, 0), dtype=np.float32), np.empty((0, 0), dtype=np.intp)
+    for start, window in windows:
+        fresh, numbers = window, np.broadcast_to(np.arange(start, start + window.shape[1]), window.shape)
+        if start:
+            fresh, numbers = np.hstack([scores, fresh]), np.hstack([indices, numbers])
+        scores, indices = _select_best(fresh, numbers, k)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    found = BestRecords(np.take_along_axis(scores, order, 1).astype(np.float64), np.take_along_axis(indices, order, 1))
+    return BestRecords(found.scores[0], found.indices[0]) if single else found
+
+
+def _choose_block_rows(dimension: int, stream: Stream) -> int:
+    """Count the rows that are drawn together, from public sizes. It decides what a key or a seed draws."""
+    return max(1, _BLOCK_ENTRIES // dimension) if has_blocks(stream) else count_block_rows(dimension)
 
 
 def _choose_pair_components(plan: IndexPlan) -> int:

@@ -76,11 +76,15 @@ class GaussianRows:
         self.grid_sensitivity = self.sensitivity + self.step * math.sqrt(group * components)
         self.std = self.grid_sensitivity / mu * (1 + 2**-48)
 
-    def release(self, rows: Float, stream: Stream) -> NDArray[np.float32]:
+    def release(self, rows: Float, stream: Stream, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Draw private rows, in ``out`` if it is given; the memory of ``rows`` is used."""
         values = np.ascontiguousarray(rows).reshape(-1)
         add_noise(values, GaussianNoise(self.std), self.step, stream)
         np.clip(values, -(2.0**24) * self.step, 2.0**24 * self.step, out=values)
-        return values.reshape(rows.shape).astype(np.float32)
+        if out is None:
+            return values.reshape(rows.shape).astype(np.float32)
+        out[:] = values.reshape(rows.shape)
+        return out
 
 
 @dataclass(frozen=True)
@@ -311,6 +315,26 @@ class IndexPlan:
         return "none" if self.components == self.dimension and self.reduction != "pca" else self.reduction
 
 
+def find_maker(guarantee: Guarantee) -> PrivUnit | GaussianRows:
+    """Find what draws the vectors of a promise that has neither a private PCA nor a private center.
+
+    Raises:
+        InvalidInput: Here the same budget gives other noise than the promise states, by another version of a library.
+    """
+    maker: PrivUnit | GaussianRows
+    if guarantee.mechanism == "privunit":
+        maker = PrivUnit.calibrate(guarantee.shape[1], guarantee.details["epsilon_per_record"])
+        is_stated = maker.gamma == guarantee.details["cap_height"]
+    else:
+        assert isinstance(guarantee.profile, GaussianProfile)
+        group = guarantee.adjacency.largest if isinstance(guarantee.adjacency, Identity) else 1
+        maker = GaussianRows(guarantee.shape[1], group, guarantee.profile.mu)
+        is_stated = maker.grid_sensitivity <= guarantee.grid_sensitivity
+    if not is_stated or (maker.std, maker.step) != (guarantee.scale, guarantee.grid):
+        raise InvalidInput("The noise of the index is another one here: install the same NumPy and SciPy everywhere.")
+    return maker
+
+
 def check_index_source(source: PrivateCollection) -> None:
     """Raise an error for a collection or an adjacency that no index is made for."""
     if isinstance(source.adjacency, NullRecord):
@@ -392,9 +416,14 @@ def subtract_center(block: Float, center: Float | None) -> Float:
 
 def blocks(rows: _embeddings.Rows) -> Iterator[tuple[int, Float]]:
     """Unit rows in double precision, block by block, with the number of each block's first row."""
-    size = max(1, min(1 << 17, _BLOCK_BYTES // (8 * rows.shape[1])))
+    size = count_block_rows(rows.shape[1])
     for start in range(0, len(rows), size):
         yield start, _embeddings.normalise_rows(rows[start : start + size], first=start)
+
+
+def count_block_rows(dimension: int) -> int:
+    """Count the rows of a block of `blocks`."""
+    return max(1, min(1 << 17, _BLOCK_BYTES // (8 * dimension)))
 
 
 def _add_pure(other: GaussianProfile, pure: float, epsilon: float) -> CurveProfile:

@@ -179,14 +179,31 @@ def prepare_matches(
         return scores
 
     def draw(scores: Float, stream: Stream) -> MatchRelease:
-        candidates = np.flatnonzero((scores > threshold) ^ ~_keep_bits(stream, screen_budget, len(scores)))
-        values = np.empty(0)
-        if law is not None:
-            values = np.clip(scores[candidates], threshold, high)
-            add_noise(values, law, step, stream)
+        candidates, values = screen_scores(scores, guarantee, stream)
         return MatchRelease(guarantee=guarantee, candidates=candidates, noisy=values, tie_break=draw_tie_break(stream))
 
     return PendingRelease(guarantee, source.adjacency, rng, compute, draw)
+
+
+def screen_scores(scores: Float, guarantee: Guarantee, stream: Stream) -> tuple[NDArray[np.intp], Float]:
+    """Draw which records are named, and the noisy scores of those that are if the budget has a share for them.
+
+    What is drawn for a record depends on its own score only.
+
+    Args:
+        scores: Clean scores within the range of the guarantee.
+        guarantee: What `prepare_matches` stated.
+        stream: The random bits.
+    """
+    threshold, high = guarantee.details["threshold"], guarantee.score_range[1]
+    is_kept = _keep_bits(stream, guarantee.details["screening_epsilon"], len(scores))
+    candidates = np.flatnonzero((scores > threshold) ^ ~is_kept)
+    if not guarantee.details["refining_epsilon"]:
+        return candidates, np.empty(0)
+    law, step = _calibrate_staircase(guarantee.details["refining_epsilon"], threshold, high)
+    values = np.clip(scores[candidates], threshold, high)
+    add_noise(values, law, step, stream)
+    return candidates, values
 
 
 def _keep_bits(stream: Stream, epsilon: float, count: int) -> NDArray[np.bool_]:

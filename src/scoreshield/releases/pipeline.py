@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
+from scoreshield._formatting import choose_words
 from scoreshield._types import AccountLike, Calibration, Reservation, Rng
 from scoreshield._validation import Check, check_delta, check_epsilon, check_flag, one_of
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy import calibration as gaussian
-from scoreshield.privacy.adjacency import Adjacency, Identity, ReleaseShape, Sensitivity, check_score_range
+from scoreshield.privacy.adjacency import ADJACENCIES, Adjacency, Identity, ReleaseShape, Sensitivity, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import GaussianNoise, LaplaceNoise, StaircaseNoise, choose_grid_step
 from scoreshield.privacy.noise.laws import CalibratedNoise
 from scoreshield.privacy.profiles import GaussianProfile
 from scoreshield.privacy.provenance import Provenance
-from scoreshield.privacy.sampling.stream import Stream, check_process, identify_process, open_stream
+from scoreshield.privacy.sampling.stream import ReleaseKey, Stream, check_process, identify_process, open_stream
 from scoreshield.releases.results import Release
 
 Clean = TypeVar("Clean")
@@ -68,10 +69,10 @@ class PrivacyRequest:
     def require_gaussian(self, what: str) -> None:
         """Raise an error for noise that is private for one moved entry only, where one record moves many."""
         if self.mechanism in PURE:
+            index = choose_words("release_index", "`scoreshield release index`")
             raise InvalidInput(
                 f"One record moves many entries of {what}, and {self.mechanism} noise is private where it moves one: "
-                "use "
-                "mechanism='gaussian', or release_index, whose Gram matrix is pure."
+                f"use mechanism='gaussian', or {index}, whose Gram matrix is pure."
             )
 
     @property
@@ -132,7 +133,7 @@ class PrivateCollection:
 
     @classmethod
     def check(cls, source: ArrayLike, adjacency: Any, *, least: int = 1) -> PrivateCollection:
-        if not isinstance(adjacency, Adjacency):
+        if type(adjacency) not in ADJACENCIES:  # a subclass could state another sensitivity
             must = "an Adjacency such as Replacement() or Identity(labels)"
             _validation.reject("adjacency", must, adjacency)
         records = _embeddings.as_rows(source)
@@ -179,7 +180,7 @@ def check_single_query(
     if moved > 1:
         raise InvalidInput(
             f"This release is private only if one record moves one score. An identity moves up to {moved:,} of them: "
-            "use Identity(labels, centroids=True)."
+            f"use {choose_words('Identity(labels, centroids=True)', '--centroids')}."
         )
     return source, queries
 
@@ -228,6 +229,11 @@ class PendingRelease(Generic[Clean, R]):
         released = self.draw(clean, open_stream(self.rng))
         self.check_process()  # a fork after the last word was drawn
         return released
+
+    def use_key(self, key: ReleaseKey) -> PendingRelease[Clean, R]:
+        """Return the same release with the noise of a release key. Its guarantee is that of secure noise."""
+        assert self.rng is None
+        return replace(self, rng=key)
 
     def check_process(self) -> None:
         """Raise an error in a fork of the process that started the release."""

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
 from scoreshield import _files, _loading, _validation
+from scoreshield._formatting import choose_words
 from scoreshield._validation import check_count, check_inside_unit, check_real, check_text, optional, validate
 from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary, cut_columns
 from scoreshield.errors import InvalidInput
-from scoreshield.geometry.elliptope import factor_gram, multiply_factor
+from scoreshield.geometry.elliptope import factor_gram, multiply_factor, reduce_rows
 from scoreshield.privacy.guarantee import Guarantee
 
 Float = NDArray[np.float64]
@@ -107,9 +108,9 @@ class Release(NotebookObject, ABC):
 
     def __repr__(self) -> str:
         g = self.guarantee
-        shape = " x ".join(f"{length:,}" for length in g.shape)
         return (
-            f"<{type(self).__name__} {shape}: ({g.epsilon:g}, {g.delta:g})-DP, {g.verdict}, {g.mechanism}, "
+            f"<{type(self).__name__} {self._describe_size()}: ({g.epsilon:g}, {g.delta:g})-DP, {g.verdict}, "
+            + f"{g.mechanism}, "
             + ("" if g.noise is None else f"noise sd {g.noise_std:.4g}, ")
             + f"{g.sampler} sampler>"
         )
@@ -121,11 +122,14 @@ class Release(NotebookObject, ABC):
         """Return the values of `np.asarray`."""
         raise InvalidInput(f"A {type(self).__name__} names records and holds no scores to make an array of.")
 
+    def _describe_size(self) -> str:
+        """Say how much was released."""
+        return " x ".join(f"{length:,}" for length in self.guarantee.shape)
+
     def _summarise(self) -> ObjectSummary:
-        shape = " x ".join(f"{length:,}" for length in self.guarantee.shape)
         columns, caption = self._preview()
         return ObjectSummary(
-            f"{type(self).__name__} {shape}",
+            f"{type(self).__name__} {self._describe_size()}",
             self.guarantee.sentence,
             self.guarantee.list_facts(),
             columns,
@@ -177,7 +181,7 @@ class ScoreRelease(Release):
     def _top(self, noisy: Float, k: int, threshold: float | None, place: int) -> NDArray[np.intp]:
         chosen = np.arange(len(noisy)) if threshold is None else np.flatnonzero(noisy >= threshold)
         if k < len(chosen):
-            values = noisy[chosen]
+            values = noisy if len(chosen) == len(noisy) else noisy[chosen]
             least = np.partition(values, len(values) - k)[len(values) - k]
             chosen = chosen[values >= least]  # more than k where the last place is tied
         order = np.random.default_rng([self.tie_break, place]).random(len(noisy))
@@ -256,9 +260,24 @@ class GramRelease(Release):
     def embeddings(self, rank: int | None = None) -> Float:
         """Compute unit vectors, one per record, whose cosines are the release, as post-processing.
 
-        `rank` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them.
+        `rank` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them. A release
+        that was projected by its positive eigenvectors, or denoised to a rank, still holds such vectors; one that was
+        loaded from a file decomposes the matrix.
         """
-        return factor_gram(self.gram, rank)
+        rows = vars(self).get("_rows")
+        return factor_gram(self.gram, rank) if rows is None else reduce_rows(rows, rank)
+
+    def keep_rows(self, rows: Float) -> Self:
+        """Keep unit rows whose cosines are `gram`, so that `embeddings` need not find them. Return the release."""
+        rows.flags.writeable = False
+        object.__setattr__(self, "_rows", rows)
+        return self
+
+    def annotate(self, *, dataset: str | None = None, who: str | None = None, why: str | None = None) -> Self:
+        """Return this release with texts for its certificate; see `Release.annotate`."""
+        annotated = super().annotate(dataset=dataset, who=who, why=why)
+        rows = vars(self).get("_rows")
+        return annotated if rows is None else annotated.keep_rows(rows)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
         """Return the same release as an (n, r) factor instead of two (n, n) matrices, without the noisy matrix."""
@@ -297,7 +316,7 @@ class FactoredGramRelease(Release):
         """Unit vectors whose cosines are the release, of ``rank`` dimensions or as many as there are."""
         if rank is None or rank >= self.factor.shape[1]:
             return self.factor
-        return factor_gram(self.gram, rank)
+        return reduce_rows(self.factor, rank)
 
     def _list_values(self) -> NDArray[Any]:
         return self.gram
@@ -559,7 +578,8 @@ def load(path: str | Path) -> Any:
     kind, guarantee_data, facts, arrays = _files.read_release(path)
     kinds = _kinds()
     if kind == "public codebook":
-        raise InvalidInput(f"{path} holds a public codebook and no release: read it with PublicCodebook.load.")
+        use = choose_words("read it with PublicCodebook.load", "give it as --codebook of `scoreshield release index`")
+        raise InvalidInput(f"{path} holds a public codebook and no release: {use}.")
     if kind not in kinds:
         raise InvalidInput(f"{path} holds a release of kind {kind[:40]!r}, which this version does not know.")
     with _loading.explain_read_errors(path):

@@ -15,14 +15,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
+from scoreshield._formatting import choose_words
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Norm, Rng
-from scoreshield._validation import Check, check_count, check_real, constrain, one_of, optional, validate
+from scoreshield._validation import (
+    Check,
+    check_count,
+    check_progress,
+    check_real,
+    constrain,
+    one_of,
+    optional,
+    validate,
+)
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.ranking import choose_for_ranking
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import Progress
+from scoreshield.geometry.passes import MeasuredRows
+from scoreshield.geometry.windows import score_windows
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
@@ -60,7 +73,8 @@ Float = NDArray[np.float64]
 
 def _check_mechanism(value: Any, name: str) -> Any:
     """Check for the name of a mechanism, a level table, anchored windows or a custom law."""
-    if value is not None and not isinstance(value, str | LevelChannel | AnchoredWindows | CustomNoise):
+    # A subclass could draw something else than what is certified.
+    if not (value is None or isinstance(value, str) or type(value) in (LevelChannel, AnchoredWindows, CustomNoise)):
         _validation.reject(name, "a name, a LevelChannel, an AnchoredWindows or a CustomNoise", value)
     return _validation.check_option(value, name, SCORE_MECHANISMS) if isinstance(value, str) else value
 
@@ -77,7 +91,10 @@ SCORE_CHECKS: dict[str, Check] = {
 
 
 @clear_frames_on_error
-@validate(**SCORE_CHECKS | {"k": optional(check_count), "require_recall": WORTH_CHECKS["require_recall"]})
+@validate(
+    **SCORE_CHECKS | {"k": optional(check_count), "require_recall": WORTH_CHECKS["require_recall"]},
+    progress=check_progress,
+)
 def release_scores(
     embeddings: ArrayLike,
     query: ArrayLike,
@@ -97,6 +114,7 @@ def release_scores(
     rng: Rng = None,
     ledger: AccountLike | None = None,
     unsafe_reproduce_paper: bool = False,
+    progress: Progress | None = None,
 ) -> ScoreRelease:
     """Release the cosine similarities of a public query, or of a batch, with every record (regime i).
 
@@ -136,6 +154,8 @@ def release_scores(
         ledger: ``ledger.account(name)`` of a `Ledger`, charged before any random bit is drawn. The
             name is that of the collection. A row that is not finite is found before the charge and costs nothing.
         unsafe_reproduce_paper: Use a textbook rule where it is not private. The guarantee then states the true pair.
+        progress: Called with (rows done, rows in all), before anything is charged, after each part of a large
+            collection. An error that it raises ends the release, which then costs nothing.
 
     Returns:
         A ScoreRelease with ``.scores`` (feasible), ``.noisy`` (for ranking), ``.guarantee`` and ``.top_k(k,
@@ -168,10 +188,10 @@ def release_scores(
         norm=norm,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
-    pending = prepare(embeddings, epsilon=epsilon, rng=rng)
+    pending = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
     if require_recall is not None or (is_ranked and rng is None):
         rows = make_public_rows(*_embeddings.find_shape(embeddings))
-        _check_worth(
+        check_score_worth(
             pending.guarantee,
             rows.shape[1],
             k,
@@ -184,7 +204,7 @@ def release_scores(
     return pending.release(ledger)
 
 
-def _check_worth(
+def check_score_worth(
     guarantee: Guarantee,
     dimension: int,
     k: int,
@@ -236,9 +256,19 @@ def prepare_scores(
     norm: Norm = "unit",
     rng: Rng = None,
     unsafe_reproduce_paper: bool = False,
+    progress: Progress | None = None,
+    measured: MeasuredRows | None = None,
+    may_anchor: bool = True,
 ) -> PendingRelease[Float, ScoreRelease]:
-    """Prepare a score release before its charge, with the arguments of `release_scores`."""
-    problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng)
+    """Prepare a score release before its charge, with the arguments of `release_scores`.
+
+    Args:
+        measured: These embeddings, where one collection answers many single queries. They share passes over its rows.
+        may_anchor: Whether ``for_="ranking"`` may choose windows around a private quantile of all scores.
+    """
+    problem = _ScoreProblem.check(embeddings, query, adjacency, score_range, norm, rng, progress)
+    if measured is not None:
+        problem = replace(problem, measured=measured)
     if mechanism is None:
         mechanism = "gaussian" if for_ == "values" else "auto"
     _check_use(mechanism, for_, threshold)
@@ -246,7 +276,7 @@ def prepare_scores(
         must = f"strictly between {score_range[0]:g} and {score_range[1]:g}, the ends of the score range"
         _validation.reject("threshold", must, threshold)
     if mechanism == "auto":
-        mechanism, delta = _choose_mechanism(problem, epsilon, delta, for_, k, threshold, public_scores)
+        mechanism, delta = _choose_mechanism(problem, epsilon, delta, for_, k, threshold, public_scores, may_anchor)
         is_chosen = True
     else:
         is_chosen = False
@@ -264,6 +294,9 @@ def prepare_scores(
             raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a custom law.")
         return _prepare_custom(problem, epsilon, delta, mechanism)
     assert mechanism != "auto"  # it was replaced
+    if mechanism == "gaussian" and delta == 0 and problem.moves_one_score():
+        must = "above 0 for Gaussian noise (1e-6, say); for a search, for_='ranking' keeps more and needs none"
+        _validation.reject("delta", must, delta)
     request = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     return _prepare_additive(problem, request)
 
@@ -279,6 +312,8 @@ class _ScoreProblem:
     norm: Norm
     rng: Rng
     sampler: str
+    progress: Progress | None
+    measured: MeasuredRows | None = None
 
     @classmethod
     def check(
@@ -289,11 +324,12 @@ class _ScoreProblem:
         score_range: tuple[float, float],
         norm: Norm,
         rng: Rng,
+        progress: Progress | None = None,
     ) -> _ScoreProblem:
         source = PrivateCollection.check(embeddings, adjacency)
         queries, single = _embeddings.as_queries(query, source.dimension)
         shape = (source.size,) if single else (len(queries), source.size)
-        return cls(source, queries, shape, score_range, norm, rng, name_sampler(rng))
+        return cls(source, queries, shape, score_range, norm, rng, name_sampler(rng), progress)
 
     @property
     def width(self) -> float:
@@ -315,9 +351,20 @@ class _ScoreProblem:
         return ReleaseFacts(self.source.adjacency, "scores", self.shape, self.score_range, self.sampler)
 
     def compute(self) -> Float:
-        """Compute the clean scores of all queries, one after the other, clamped to the public range."""
-        values = _embeddings.compute_scores(self.source.rows(), self.queries, self.norm)
-        return np.clip(values, *self.score_range, out=values).reshape(-1)
+        """Compute the clean scores of all queries, one after the other, clamped to the public range.
+
+        The rows are read once, in windows, so that a file may be larger than memory.
+        """
+        rows = self.source.rows()
+        if self.measured is not None and self.norm == "unit" and len(self.queries) == 1 and rows is self.source.records:
+            scores = self.measured.score(self.queries[0])
+            return np.clip(scores, *self.score_range, out=scores)
+        values = np.empty((len(self.queries), len(rows)))
+        for places, scores in score_windows(rows, self.queries, self.norm):
+            np.clip(scores, *self.score_range, out=values[:, places])
+            if self.progress is not None:
+                self.progress(places.stop, len(rows))
+        return values.reshape(-1)
 
     def make_release(self, noisy: Float, guarantee: Guarantee, stream: Stream) -> ScoreRelease:
         """Make the release of noisy scores."""
@@ -356,7 +403,7 @@ def _prepare_levels(
             "centroids."
         )
     if isinstance(mechanism, LevelChannel):
-        name, table = "levels", mechanism
+        name, table = "levels", replace(mechanism)  # checked again, without anything that the caller's object caches
     else:
         name, table = "optimal", optimal_channel(epsilon, delta, score_range=problem.score_range)
     if table.epsilon > epsilon or table.delta > delta:
@@ -423,6 +470,7 @@ def _prepare_custom(
         )
     if delta == 0:
         _validation.reject("delta", "above 0 for a custom law, since its table has ends (1e-9, say)", delta)
+    law = law.rebuild()
     if count_moved_steps(problem.score_range, law.step) > law.width:
         raise InvalidInput(
             f"The custom law was checked for a sensitivity of {law.sensitivity:g}, and this score range needs more: "
@@ -461,7 +509,7 @@ def _check_use(mechanism: Any, for_: ScoreUse, threshold: float | None) -> None:
     if for_ != "values" and mechanism != "auto":
         raise InvalidInput(f"for_={for_!r} chooses the mechanism: leave 'mechanism' out, or 'for_'.")
     if (for_ == "threshold") != (threshold is not None):
-        raise InvalidInput("for_='threshold' and 'threshold', the public score that decides, belong together.")
+        raise InvalidInput("for_='threshold' and threshold=..., the public score that decides, belong together.")
 
 
 def _choose_mechanism(
@@ -472,6 +520,7 @@ def _choose_mechanism(
     k: int,
     threshold: float | None,
     public_scores: QueryScores | None,
+    may_anchor: bool,
 ) -> tuple[Any, float]:
     """Choose a mechanism, and the delta that it spends, by what the scores are for. It reads public facts only."""
     if for_ != "values" and not problem.moves_one_score():
@@ -482,8 +531,10 @@ def _choose_mechanism(
                 "and no identities without centroids."
             )
         if delta == 0:
-            other = "; release_batch answers several queries for one epsilon" if len(problem.queries) > 1 else ""
-            raise InvalidInput(f"A ranking for {what} takes Gaussian noise: give a 'delta' above 0{other}.")
+            batch = choose_words("release_batch", "`scoreshield release batch`")
+            other = f"; {batch} answers several queries for one epsilon" if len(problem.queries) > 1 else ""
+            delta_name = choose_words("'delta'", "--delta")
+            raise InvalidInput(f"A ranking for {what} takes Gaussian noise: give a {delta_name} above 0{other}.")
     if for_ == "values" or not problem.moves_one_score():
         return _choose_noise(problem, epsilon, delta)
     if for_ == "threshold":
@@ -497,6 +548,7 @@ def _choose_mechanism(
         score_range=problem.score_range,
         public_scores=public_scores,
         dimension=problem.source.dimension,
+        may_anchor=may_anchor,
     )
     return choice.mechanism, choice.delta
 

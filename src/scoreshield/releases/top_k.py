@@ -7,6 +7,7 @@ mechanisms are permute-and-flip (McKenna & Sheldon 2020) and one-shot Gumbel noi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scoreshield import _validation
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
-from scoreshield._validation import check_count, check_epsilon, one_of, validate
+from scoreshield._validation import check_count, check_epsilon, constrain, one_of, validate
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
 from scoreshield.geometry import embeddings as _embeddings
@@ -25,7 +26,7 @@ from scoreshield.privacy.noise import choose_grid_step
 from scoreshield.privacy.profiles import PureProfile
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.advice import Adviser
+from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps
 from scoreshield.releases.results import TopKRelease
 
@@ -88,6 +89,49 @@ def release_top_k(
         UselessRelease: The records are predicted to be chosen mostly by noise. It is given before anything is charged,
             and not in research mode.
     """
+    prepare = partial(
+        prepare_top_k, query=query, k=k, mechanism=mechanism, adjacency=adjacency, score_range=score_range, norm=norm
+    )
+    pending = prepare(embeddings, epsilon=epsilon, rng=rng)
+    if require_recall is not None or rng is None:
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
+
+        def predict(guarantee: Guarantee) -> Worth:
+            return predict_worth(guarantee, k=k, dimension=rows.shape[1], public_scores=public_scores)
+
+        adviser = Adviser(
+            "top-k",
+            epsilon,
+            rows.shape[1],
+            public_scores=public_scores,
+            require_recall=require_recall,
+            score_range=score_range,
+            repeat=lambda other: predict(prepare(rows, epsilon=other, rng=0).guarantee),
+        )
+        adviser.check(predict(pending.guarantee), is_charged=rng is None)
+    return pending.release(ledger)
+
+
+@constrain(
+    k=check_count,
+    epsilon=check_epsilon,
+    mechanism=one_of(SELECTIONS),
+    score_range=check_score_range,
+    norm=one_of(_embeddings.NORMS),
+)
+def prepare_top_k(
+    embeddings: ArrayLike,
+    query: ArrayLike,
+    k: int,
+    *,
+    epsilon: float,
+    mechanism: Selection = "permute-and-flip",
+    adjacency: Adjacency = Replacement(),  # noqa: B008
+    score_range: tuple[float, float] = FULL_RANGE,
+    norm: Norm = "unit",
+    rng: Rng = None,
+) -> PendingRelease[Float, TopKRelease]:
+    """Prepare a selection before its charge, with the arguments of `release_top_k`."""
     low, high = score_range
     source, queries = check_single_query(embeddings, query, adjacency)
     sampler = name_sampler(rng)
@@ -95,22 +139,6 @@ def release_top_k(
         _validation.reject("k", f"at most the number of records, {source.size:,}", k)
     facts = ReleaseFacts(source.adjacency, "top-k", (k,), (low, high), sampler)
     guarantee = _state_guarantee(facts, source.size, mechanism, epsilon)
-    if require_recall is not None or rng is None:
-
-        def predict(other: float) -> Worth:
-            stated = _state_guarantee(facts, source.size, mechanism, other)
-            return predict_worth(stated, k=k, dimension=source.dimension, public_scores=public_scores)
-
-        adviser = Adviser(
-            "top-k",
-            epsilon,
-            source.dimension,
-            public_scores=public_scores,
-            require_recall=require_recall,
-            score_range=(low, high),
-            repeat=predict,
-        )
-        adviser.check(predict(epsilon), is_charged=rng is None)
     each, step = epsilon / k, guarantee.grid
     width = count_steps(low, high, step)
     select = _permute_and_flip if mechanism == "permute-and-flip" else _gumbel
@@ -128,7 +156,7 @@ def release_top_k(
             left = np.delete(left, chosen)
         return TopKRelease(guarantee=guarantee, indices=indices)
 
-    return PendingRelease(guarantee, source.adjacency, rng, compute, draw).release(ledger)
+    return PendingRelease(guarantee, source.adjacency, rng, compute, draw)
 
 
 def _state_guarantee(facts: ReleaseFacts, records: int, mechanism: Selection, epsilon: float) -> Guarantee:

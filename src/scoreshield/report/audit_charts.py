@@ -26,40 +26,61 @@ Float = NDArray[np.float64]
 
 #: Where a claim lets a test find more than this share of members at 1 % false alarms, only rarer alarms say anything.
 _STEEP = 0.5
+#: A curve and histograms of fewer outputs than this show chance above all.
+_FEW = 100
 #: The test statistics in words; a statistic that is not listed is shown by its name.
 _STATISTICS = {
     "likelihood": "log-likelihood ratio",
     "linear": "linear discriminant",
     "table": "log ratio of histograms",
+    "summaries": "log ratio of histograms of sums and extremes",
     "membership": "the record's own entry",
     "classifier": "a trained classifier",
     "low bits": "the last bits of the outputs",
+    "form": "the form of the outputs: type, length, order, errors",
     "noiseless": "a combination without noise",
+    "noiseless ratio": "a ratio without noise",
+    "outputs that came before": "whether an output came before on one collection only",
 }
+#: How the statistic of an audit begins that found no test.
+_NONE = "none: "
+
+
+def has_test(result: AuditResult) -> bool:
+    """Whether there was anything to test: outputs that could differ between the two collections."""
+    return not result.statistic.startswith(_NONE)
 
 
 def describe_statistic(result: AuditResult) -> str:
     """Describe the test statistic of an audit in words."""
+    if not has_test(result):
+        return f"no test, because {result.statistic.removeprefix(_NONE)}"
     return _STATISTICS.get(result.statistic, result.statistic)
+
+
+def count_shown_outputs(result: AuditResult) -> int:
+    """Count the outputs that the curve and the histograms are of."""
+    return int(result.counts_in.sum() + result.counts_out.sum())
 
 
 def build_tradeoff_chart(result: AuditResult) -> Chart:
     """Show true positives by false positives, measured and claimed, with the region that the claim forbids."""
-    allowed = float(result.claim.tpr_at(0.01))
+    allowed = float(result.pictured_claim.tpr_at(0.01))
     log = allowed > _STEEP
     low = _find_least_rate(result) if log else 0.0
     rates = np.geomspace(low, 1.0, 241) if log else np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 241)])
     found = result.tpr_at_1_percent[0]
+    rows = " on unit rows" if result.broken_by_rows else ""
     chart = Chart(
-        "What the test finds, against what the claim allows",
+        f"What the best test finds{rows}, against what the claim allows",
         Axis("false alarms: without the record, called with", low, 1.0, log=log, format_tick=typeset_percent_tick),
         Axis("found: with the record, called with", 0.0, 1.0, format_tick=typeset_percent_tick),
-        f"At 1 % false alarms the test recognised {typeset_percent(found)} of the outputs that were made with the "
-        f"record; the claim allows up to {typeset_attack_rate(allowed)}. A measured line well inside the hatching "
-        "would "
-        "break the claim. Near its edge the line may stray by chance.",
+        f"{_describe_measured(result)}At 1 % false alarms the test recognised {typeset_percent(found)} of the outputs "
+        f"that were made with the record; the claim allows up to {typeset_attack_rate(allowed)}. A measured line well "
+        "inside the hatching shows a broken claim. Near its edge the line may stray by chance."
+        f"{_describe_rest(result)}",
     )
-    ceiling = np.asarray(result.claim.tpr_at(rates), dtype=np.float64)
+    ceiling = np.asarray(result.pictured_claim.tpr_at(rates), dtype=np.float64)
     chart.add_area(rates, ceiling, 1.0, "forbidden by the claim", "aux", hatched=True)
     chart.add_line(rates, ceiling, "the most that the claim allows", "clean")
     chart.add_line(*_sort_measured_rates(result, log), "measured", "private")
@@ -68,9 +89,22 @@ def build_tradeoff_chart(result: AuditResult) -> Chart:
     return chart
 
 
+def _describe_measured(result: AuditResult) -> str:
+    """Describe the outputs that the curve and the histograms of a betting audit are of."""
+    if not result.calls:
+        return ""
+    count = count_shown_outputs(result)
+    caution = " So few outputs say little by themselves." if count < _FEW else ""
+    return f"The best test on the last {count:,} outputs of its pair, which did not teach it.{caution} "
+
+
+def _describe_rest(result: AuditResult) -> str:
+    return " The verdict comes from bets on all outputs, and not from this curve alone." if result.calls else ""
+
+
 def _find_least_rate(result: AuditResult) -> float:
     """Find where a logarithmic axis begins: the least rate that can be measured, or that the claim limits."""
-    least = min(1 / max(result.releases, 100), 0.1 * math.exp(-min(result.claim.epsilon, 20.0)))
+    least = min(1 / max(result.releases, 100), 0.1 * math.exp(-min(result.pictured_claim.epsilon, 20.0)))
     return 10.0 ** math.floor(math.log10(least))
 
 
@@ -91,11 +125,12 @@ def build_histogram_chart(result: AuditResult) -> Chart:
     top = max(float(share.max(initial=0.0)) for share in shares)
     overlap = float(np.minimum(*shares).sum())
     chart = Chart(
-        "The outputs, seen by the test",
+        "The outputs, seen by the best test",
         Axis(f"test statistic: {describe_statistic(result)}", *_find_ends(edges)),
         Axis("share of the outputs", 0.0, 1.08 * top or 1.0, format_tick=typeset_percent_tick),
-        f"Each output becomes one number. The two histograms share {typeset_percent(overlap)} of their area: the more "
-        "they share, the less an output says about the collection that it was made from.",
+        f"{_describe_measured(result)}Each output becomes one number. The two histograms share "
+        f"{typeset_percent(overlap)} of their area: the more they share, the less an output says about the collection "
+        "that it was made from.",
     )
     x, (inside, outside) = np.repeat(edges, 2)[1:-1], (np.repeat(share, 2) for share in shares)
     chart.add_area(x, 0.0, inside, "", "private")
@@ -124,18 +159,31 @@ def build_bound_chart(result: AuditResult) -> Chart:
     log = len(releases) > 1 and releases[0] > 0 and releases[-1] / releases[0] > 20
     first = releases[0] if releases and log else 0.0
     chart = Chart(
-        "The bound, release by release",
-        Axis("releases on each side", first, max([*releases, first + 1.0]), log=log),
+        "The bound, by the number of outputs",
+        Axis(_name_outputs(result), first, max([*releases, first + 1.0]), log=log),
         Axis("epsilon, at least", 0.0, top or 1.0),
         f"With confidence {confidence} the true epsilon is at least the value at the end of the line, "
-        f"{typeset_lower_bound(last)}. The claim is {typeset_number(claimed)}. With more releases the bound rises "
-        "towards the true epsilon.",
+        f"{typeset_lower_bound(last)}. The claim is {typeset_number(claimed)}. {_describe_rise(result)}",
     )
     chart.add_area([chart.x.low, chart.x.high], claimed, chart.y.high, "would break the claim", "aux", hatched=True)
-    if releases and not log and releases[0] > result.releases / 4:
+    if releases and not result.calls and not log and releases[0] > result.releases / 4:
         chart.add_band(0.0, releases[0], "taught the test", "aux")
     chart.add_line(releases, bounds, f"lower bound ({confidence})", "private")
     chart.add_horizontal(claimed, f"claimed ε = {typeset_exact(float(f'{claimed:.4g}'))}", "clean")
     if releases:
         chart.add_point(releases[-1], bounds[-1], f"at least {typeset_lower_bound(bounds[-1])}", "private")
     return chart
+
+
+def _name_outputs(result: AuditResult) -> str:
+    if result.canaries:
+        return "releases"
+    return "outputs on each side of the pair with most" if result.calls else "releases on each side"
+
+
+def _describe_rise(result: AuditResult) -> str:
+    if result.calls:
+        return (
+            "The bound is of the bets on all pairs. It rises while bets are won, and it holds wherever the audit stops."
+        )
+    return "With more releases the bound rises towards the true epsilon."

@@ -64,12 +64,12 @@ def save_with_certificate(release: ss.Release, output: Path, *, has_page: bool =
 
 def list_file_facts(path: Path) -> dict[str, str]:
     """List what binds a page to a release that was written before: its name and its checksum."""
-    return {"File": path.name, "SHA-256": hashlib.sha256(_loading.read_bytes(path)).hexdigest()}
+    return {"File": path.name, "SHA-256": _loading.compute_checksum(path)}
 
 
 def write_file_facts(facts: Mapping[str, str]) -> str:
     """Write the last lines of FILE.txt, which bind it to the release."""
-    return "".join(f"{name:<15}{value}\n" for name, value in facts.items())
+    return "".join(f"{name:<15}{_loading.make_printable(value)}\n" for name, value in facts.items())
 
 
 def _write(content: bytes | memoryview, file: BinaryIO) -> None:

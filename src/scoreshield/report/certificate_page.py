@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from scoreshield import _files
-from scoreshield._formatting import typeset_delta, typeset_percent_tick, typeset_text
+from scoreshield._formatting import format_bound, typeset_delta, typeset_percent_tick, typeset_text
 from scoreshield._validation import reject, validate
-from scoreshield.privacy.certificate import Statement, format_bound, format_ceiling, list_statements
+from scoreshield.privacy.certificate import Statement, format_ceiling, list_statements
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.profiles import Profile
 from scoreshield.privacy.verdicts import FALSE_ALARMS, LAST, VerdictWord, format_right_guesses

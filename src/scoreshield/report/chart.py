@@ -387,6 +387,8 @@ class _Drawing:
             if y is not None:
                 rows = y + LINE * np.array([-0.5, -1.2, 0.2, -1.7, 0.7, -2.4, 1.4, -3.1, 2.1])
             corners = [(left, top) for top in rows.tolist() for left in (across + gap, across - gap - width)]
+            # Farther away, where lines meet at the dot and there is no room on either side.
+            corners += [(across + gap + far * LINE, top) for far in (3, 5) for top in rows[:3].tolist()]
         return [(left, top, left + width, top + LINE) for left, top in corners]
 
     def _score(self, box: Box, ink: tuple[Float, Float]) -> float:
@@ -395,7 +397,7 @@ class _Drawing:
         outside += max(0.0, self.upper - box[1]) + max(0.0, box[3] - self.lower)
         x, y = ink
         covered = np.count_nonzero((x > box[0] - 2) & (x < box[2] + 2) & (y > box[1]) & (y < box[3]))
-        return 40 * outside + 1000 * _overlaps(box, self.taken) + 1.5 * float(covered)
+        return 40 * outside + 1000 * _overlaps(box, self.taken) + 6.0 * float(covered)
 
     def _find_ink(self) -> tuple[Float, Float]:
         """Find points along every curve and rule, a few units apart, and many on every dot."""

@@ -297,7 +297,8 @@ def _draw_shift_panel(axes: Axes, sample: decisions.Sample, target: float, grid:
     small = [each.small_noise_shift for each in found]
     axes.plot(grid, small, color=BLUE, linewidth=1.3, linestyle="--", label="small-noise law")
     facts = f"clean threshold {found[0].clean_threshold:.3f}\ncritical σ {critical:.3f}"
-    axes.text(0.03, 0.96, facts, transform=axes.transAxes, va="top", fontsize=8.5, color=INK)
+    # At the lower right, where no curve of a shift passes.
+    axes.text(0.97, 0.04, facts, transform=axes.transAxes, ha="right", va="bottom", fontsize=8.5, color=INK)
     return float(unclipped.max())
 
 

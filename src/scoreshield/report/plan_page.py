@@ -365,7 +365,9 @@ def _state_least_epsilon(plan: Plan, name: str) -> KeyFigure:
     if math.isinf(value):
         return KeyFigure(name, "none", "not even scores without noise meet the need")
     if not value:
-        return KeyFigure(name, "any", "meets the need")
+        if isinstance(plan, VerificationPlan) and plan.target_tar is None:
+            return KeyFigure(name, "not computed", "the plan has no target for true matches")
+        return KeyFigure(name, "every one", "meets the need")
     return KeyFigure(name, typeset_number(value), f"meets the need, at {typeset_delta(plan.contract.delta)}")
 
 
@@ -445,7 +447,11 @@ def _list_verification_cells(plan: VerificationPlan, outcome: Alternative) -> li
         Cell(typeset_number(outcome.threshold, 3, aligned=True), shift),
         Cell("" if math.isnan(outcome.rate_kept) else typeset_percent(outcome.rate_kept, aligned=True)),
         Cell("unknown") if plan.genuine is None else _show_share(outcome.tar),
-        _show_least_epsilon(outcome.least_epsilon, outcome.describe_missing_epsilon(plan.clean_tar, plan.target_tar)),
+        Cell("not computed")
+        if plan.target_tar is None and outcome.least_epsilon == 0
+        else _show_least_epsilon(
+            outcome.least_epsilon, outcome.describe_missing_epsilon(plan.clean_tar, plan.target_tar)
+        ),
         Cell(_capitalise(outcome.note), mark=_MEETS if meets else ""),
     ]
 
@@ -488,7 +494,7 @@ def _list_retrieval_rows(plan: RetrievalPlan) -> list[TableRow]:
 def _show_least_epsilon(value: float, missing: str = "none") -> Cell:
     if not math.isfinite(value):
         return Cell(missing if math.isinf(value) else "none")
-    return Cell(typeset_number(value, 3, aligned=True) if value else "any")
+    return Cell(typeset_number(value, 3, aligned=True) if value else "every one")
 
 
 def _show_share(value: float) -> Cell:

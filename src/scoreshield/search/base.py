@@ -314,6 +314,11 @@ class SearchOptions:
     #: Whether ``mode="auto"`` picked the mode.
     is_picked: bool = False
 
+    @property
+    def may_suggest_queries(self) -> bool:
+        """Whether a release per query may be suggested: it was not compared, or lacked a ledger only."""
+        return not self.is_picked or (self.ledger is None and self.rng is None)
+
     def reject_batch(self) -> None:
         """Raise an error for the queries of a batch."""
         if self.queries is not None:

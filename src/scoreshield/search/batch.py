@@ -229,7 +229,7 @@ class PerQuerySearch(BaseSearch):
             options.require_recall if k == options.k else None,  # it is required of the stated k
             is_automatic=options.mechanism in (None, "auto"),
             is_grouped=isinstance(adjacency, Identity) and adjacency.largest > 1,
-            may_query=not options.is_picked,
+            may_query=options.may_suggest_queries,
             score_range=options.score_range,
             repeat=repeat,
         )

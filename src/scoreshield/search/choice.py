@@ -169,7 +169,7 @@ def _check_arguments(options: SearchOptions, dimension: int) -> None:
     check_score_range(options.score_range)
     mechanism: Any = options.mechanism
     words = tuple(dict.fromkeys([*MECHANISMS, *SCORE_MECHANISMS]))
-    if mechanism is not None and not isinstance(mechanism, LevelChannel | AnchoredWindows | CustomNoise):
+    if mechanism is not None and type(mechanism) not in (LevelChannel, AnchoredWindows, CustomNoise):
         _validation.check_option(mechanism, "mechanism", words)
     row = np.zeros(dimension)
     row[:1] = 1.0
@@ -191,7 +191,7 @@ def _check_arguments(options: SearchOptions, dimension: int) -> None:
             rng=0,
         )
     book: Any = options.codebook
-    if book is not None and not (isinstance(book, PublicCodebook) and book.dimension == dimension):
+    if book is not None and not (type(book) is PublicCodebook and book.dimension == dimension):
         got = f"{book.dimension:,} dimensions" if isinstance(book, PublicCodebook) else book
         _validation.reject("codebook", f"a PublicCodebook of {dimension:,} dimensions, as the embeddings are", got)
     if options.file is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield import _validation
+from scoreshield._formatting import choose_words
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.simulation import ASKED, add_note, simulate_hits, state_simulated_worth
 from scoreshield.decisions.worth import Worth, predict_worth
@@ -54,7 +55,7 @@ _HITS_FOR_K = 4
 #: What the prediction says where it does not know which records several queries want.
 _FIRST_NOTE = (
     "This is about the first query: later queries find fewer of the records that several queries want, and public "
-    "scores of each query (QueryScores) show how many."
+    "scores of each query ({how}) show how many."
 )
 #: The most levels above the bottom.
 _MOST_CUTS = 100
@@ -101,7 +102,7 @@ class HitSearch(BaseSearch):
             raise InvalidInput("'max_epsilon' is for an index without a ledger; mode 'hits' is charged once.")
         if check_score_range(options.score_range) != FULL_RANGE:
             raise InvalidInput("Mode 'hits' has no score range: 'cuts' says which scores get different levels.")
-        if options.adjacency is not None and not isinstance(options.adjacency, Replacement | NullRecord):
+        if options.adjacency is not None and type(options.adjacency) not in (Replacement, NullRecord):
             _validation.reject("adjacency", "Replacement() or NullRecord() for mode='hits'", options.adjacency)
         choose_cuts(options.cuts, 1)  # any number of records: this checks cuts that are given
         if options.names is not None:
@@ -114,11 +115,14 @@ class HitSearch(BaseSearch):
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
         super().__init__()
         if identities.has_identities and not identities.centroids:
-            raise InvalidInput(
-                "A hit budget is private only if one identity has one vector: use centroids=True with 'identity_of'."
-            )
+            how = choose_words("use centroids=True with 'identity_of'", "give --centroids with --labels")
+            raise InvalidInput(f"A hit budget is private only if one identity has one vector: {how}.")
         if identities.has_identities and isinstance(options.adjacency, NullRecord):
-            raise InvalidInput("NullRecord() is about one record: leave it out with 'identity_of'.")
+            null, identities_name = (
+                choose_words("NullRecord()", "--null-record"),
+                choose_words("'identity_of'", "--labels"),
+            )
+            raise InvalidInput(f"{null} is about one record: leave it out with {identities_name}.")
         self._options, self._records, self._identities = options, records, identities
         self._file = None if options.file is None else resolve_path(options.file)
         self._counters: HitCounters | None = None
@@ -247,7 +251,7 @@ class HitSearch(BaseSearch):
             self.dimension,
             options.public_scores,
             options.require_recall,
-            may_query=not options.is_picked,
+            may_query=options.may_suggest_queries,
             repeat=self._repeat,
         )
         adviser.check(worth, is_charged=options.rng is None)
@@ -366,7 +370,7 @@ class HitSearch(BaseSearch):
             return
         self._has_warned = True
         warnings.warn(
-            f"A query named {named:,} records, and {enough:,} would have been enough: the 'cuts' are too low for this "
+            f"A query named {named:,} records, and {enough:,} would have been enough: the cuts are too low for this "
             "model, or epsilon is too small for so many records. Hits are used up quickly.",
             stacklevel=2,
         )
@@ -411,7 +415,7 @@ def predict_hits_worth(
     details, records = guarantee.details, guarantee.shape[0]
     if public_scores is None or public_scores.joint is None:
         worth = predict_worth(guarantee, k=k, dimension=dimension, public_scores=public_scores)
-        return add_note(worth, _FIRST_NOTE)
+        return add_note(worth, _FIRST_NOTE.format(how=choose_words("QueryScores", "--public-scores")))
     budget = HitBudget(details["hits"], details["hit_epsilon"], details["miss_epsilon"])
     simulated = simulate_hits(
         public_scores,

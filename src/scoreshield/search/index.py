@@ -413,7 +413,7 @@ class IndexSearch(BaseIndexSearch):
             options.require_recall,
             options.codebook,
             lambda other: prepare(public, epsilon=other, rng=0).guarantee,
-            may_query=not options.is_picked,
+            may_query=options.may_suggest_queries,
         )
         if options.changes == "public":
             return release_version(names, pending, account)

@@ -32,7 +32,7 @@ from scoreshield.geometry.arrays import Progress
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency
 from scoreshield.privacy.draws import check_ids
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.sampling.stream import name_sampler
+from scoreshield.privacy.sampling.stream import ReleaseKey, name_sampler
 from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.versions import CHANGES, Changes
@@ -168,6 +168,8 @@ class PrivateSearch:
         adjacency: Adjacency | None = None,
     ) -> None:
         name_sampler(rng)
+        if isinstance(rng, ReleaseKey):
+            _validation.reject("rng", "None, a seed or a Generator for a search, which makes many releases", rng)
         # One stream for all queries: a seed given to each release would give them all the same noise.
         stream = np.random.default_rng(rng) if isinstance(rng, int | np.integer) else rng
         options = SearchOptions(
@@ -210,6 +212,7 @@ class PrivateSearch:
         self._run(search.start)
 
     @classmethod
+    @clear_frames_on_error
     @validate()
     def load(cls, path: str | Path) -> PrivateSearch:
         """Load a saved index, ready to answer. It needs no store, no clean vector and no budget."""
@@ -225,10 +228,8 @@ class PrivateSearch:
     def __repr__(self) -> str:
         # An error tracker may show an object whose constructor raised an error.
         search: BaseSearch | None = vars(self).get("_search")
-        choice: ModeChoice | None = vars(self).get("choice")
-        why = "" if choice is None else f"; {choice.sentence}"
         summary = "nothing yet: mode None, version 0" if search is None else search.summarize()
-        return f"<PrivateSearch of {summary}{why}>"
+        return f"<PrivateSearch of {summary[:1].lower()}{summary[1:]}>"
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A private search may hold private vectors and is not pickled; save() an index instead.")
@@ -251,11 +252,13 @@ class PrivateSearch:
         return self._search.dimension
 
     @property
+    @clear_frames_on_error
     def guarantee(self) -> Guarantee:
         """The guarantee of the index or of the hit budget. In the other modes each query's own comes with its hits."""
         return self._search.guarantee
 
     @property
+    @clear_frames_on_error
     def spent(self) -> float:
         """The epsilon of the index and of all indexes before it, together, at the index's delta.
 
@@ -310,6 +313,7 @@ class PrivateSearch:
         ids = frozenset(check_ids(changed, "changed"))
         self._run(lambda: self._search.refresh_rows(ids))
 
+    @clear_frames_on_error
     def check_before_refresh(self, check: Callable[[Names], None]) -> None:
         """Call ``check`` with the records' ids in each `refresh`, before the charge. An error ends the refresh.
 
@@ -409,6 +413,7 @@ class PrivateSearch:
         """
         self._search.save(resolve_path(path))
 
+    @clear_frames_on_error
     def without_hidden(self, hits: Hits) -> Hits:
         """Remove the records from hits that were hidden since they were released."""
         places = [place for place, one in enumerate(hits.ids) if one not in self._search.hidden]
@@ -417,6 +422,7 @@ class PrivateSearch:
         scores, noisy = (None if values is None else values[places] for values in (hits.scores, hits.noisy))
         return replace(hits, ids=tuple(hits.ids[place] for place in places), scores=scores, noisy=noisy)
 
+    @clear_frames_on_error
     def facts(self, hits: Hits) -> dict[str, Any]:
         """Collect what a framework's metadata says of the guarantee and the worth: small, public, ready for JSON."""
         return self._search.describe(hits)

@@ -35,6 +35,7 @@ def pin_store(store: Store | PinnedStore | ArrayLike, pin: Pin, check_every: flo
         return PinnedStore(store, pin=pin, check_every=check_every)
     is_array = isinstance(store, str | Path | list | tuple) or hasattr(store, "__array__")
     if not is_array or isinstance(store, Release):
+        _validation.reject_mixed_frame(store, "store")
         must = "a store of scoreshield.stores, an object with the same members, or an (n, d) array"
         _validation.reject("store", must, store)
     return PinnedStore(ArrayStore(cast("ArrayLike", store)), pin=pin, check_every=check_every)

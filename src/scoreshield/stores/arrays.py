@@ -14,6 +14,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.windows import score_windows
 from scoreshield.stores.base import BaseStore, read_file_state
 from scoreshield.stores.protocol import Records, StoreScores
 
@@ -27,8 +28,8 @@ class ArrayStore(BaseStore):
 
     Args:
         embeddings: An (n, d) array, of which a pinned copy is taken (a memory-mapped one is viewed). Or the path of a
-            .npy file, which is mapped and viewed, or of a .npz or .parquet file, which is read. An array of another
-            type than float32 or float64 is copied.
+            .npy file, which is mapped and viewed, of a .parquet file, whose scores are computed part by part, or of a
+            .npz file, which is read. An array of another type than float32 or float64 is copied.
         ids: One per row; without them, the row numbers.
     """
 
@@ -41,7 +42,9 @@ class ArrayStore(BaseStore):
         self._ids = None if ids is None else _convert_ids(ids)
         rows = self._read_rows()
         n, self._dimension = rows.shape
-        self.zero_copy = isinstance(rows.base, np.memmap)  # and of a type that is scored as it is
+        self.zero_copy = isinstance(rows, np.ndarray) and isinstance(
+            rows.base, np.memmap
+        )  # and of a type that is scored as it is
         if self._ids is not None and len(self._ids) != n:
             raise InvalidInput(f"ArrayStore takes one id per row, {n:,} of them; got {len(self._ids):,}.")
 
@@ -51,8 +54,10 @@ class ArrayStore(BaseStore):
     @clear_frames_on_error
     def scores(self, query: NDArray[np.float32]) -> StoreScores:
         rows = self._read_rows()
-        values = _embeddings.compute_scores(rows, query[None].astype(np.float64), "unit")[0]
-        return StoreScores(self._list_names(rows), values.astype(np.float32))
+        values = np.empty(len(rows), dtype=np.float32)
+        for places, scores in score_windows(rows, query[None].astype(np.float64), "unit"):
+            values[places] = scores[0]
+        return StoreScores(self._list_names(rows), values)
 
     @clear_frames_on_error
     def ids(self) -> Sequence[Any]:
@@ -60,7 +65,7 @@ class ArrayStore(BaseStore):
 
     @clear_frames_on_error
     def records(self) -> Records:
-        rows = self._read_rows()
+        rows = self._read_rows()  # of a Parquet file, rows that are read part by part
         return Records(self._list_names(rows), rows)
 
     def _list_names(self, rows: NDArray[Any]) -> Sequence[Any]:

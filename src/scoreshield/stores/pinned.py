@@ -215,11 +215,11 @@ class PinnedStore:
             raise InvalidInput(f"{self.store.name} cannot give its vectors; use pin='scores'.")
         rows = records.vectors
         if self._uses_view:
-            _check_rows(rows, self.store)
+            places = _check_rows(rows, self.store)
         else:
-            rows = _copy_unit_rows(rows, self.store)
+            rows, places = _copy_unit_rows(rows, self.store)
         snapshot = Snapshot(self.store, tuple(records.ids), rows, version, state)
-        zero = {snapshot.ids[place] for place in np.flatnonzero(~records.vectors.any(axis=1))}
+        zero = {snapshot.ids[place] for place in places}
         _check_convention(self.store, snapshot, self._score_probe(_make_probe(rows.shape[1]), zero), zero)
         if read_store(self.store, "giving its state", self.store.state) != state:
             raise StoreError(f"{self.store.name} changed while it was read; nothing was released: try again.")
@@ -282,21 +282,26 @@ def _check_ids(store: Store, ids: Sequence[Any]) -> None:
         raise StoreError(f"{store.name} holds the same id more than once; each record needs its own id.")
 
 
-def _copy_unit_rows(rows: NDArray[Any], store: Store) -> NDArray[np.float32]:
-    out = np.empty(rows.shape, dtype=np.float32)
+def _copy_unit_rows(rows: _embeddings.Rows, store: Store) -> tuple[NDArray[np.float32], list[int]]:
+    """Copy rows as unit rows, part by part. Return them and the places of zero rows."""
+    out, zero = np.empty(rows.shape, dtype=np.float32), []
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
-        _check_rows(part, store)
+        zero += [start + place for place in _check_rows(part, store)]
         out[start : start + _BLOCK] = _embeddings.normalise_rows(part)
     out.flags.writeable = False
-    return out
+    return out, zero
 
 
-def _check_rows(rows: NDArray[Any], store: Store) -> None:
+def _check_rows(rows: _embeddings.Rows, store: Store) -> list[int]:
+    """Check that rows are finite, part by part. Return the places of zero rows."""
+    zero = []
     for start in range(0, len(rows), _BLOCK):
-        part = rows[start : start + _BLOCK]
-        if not np.isfinite(np.abs(part).max(axis=1)).all():
+        largest = np.abs(rows[start : start + _BLOCK]).max(axis=1)
+        if not np.isfinite(largest).all():
             raise StoreError(f"{store.name} holds vectors that are not finite numbers; nothing was released.")
+        zero += (start + np.flatnonzero(largest == 0)).tolist()
+    return zero
 
 
 def _check_convention(store: Store, snapshot: Snapshot, scores: StoreScores, zero: Set[Any]) -> None:

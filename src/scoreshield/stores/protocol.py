@@ -51,7 +51,7 @@ class StoreScores(NamedTuple):
 
 
 class Records(NamedTuple):
-    """All n vectors, in the store's own order, of any length."""
+    """All n vectors, in the store's own order, of any length; an array, or rows of a file that are read in parts."""
 
     ids: Sequence[Any]
     vectors: NDArray[Any]

@@ -18,7 +18,7 @@ from scoreshield.bench.experiments import EXPERIMENTS, mechanisms, run_experimen
 from scoreshield.bench.experiments.cells import ExperimentCell
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
 from scoreshield.bench.experiments.speed import _share_of_multiples
-from scoreshield.bench.report.pictures import describe_size, draw_pictures
+from scoreshield.bench.report.pictures import _describe_deltas, describe_size, draw_pictures
 from scoreshield.privacy import calibration
 from scoreshield.report import plots
 
@@ -283,6 +283,28 @@ class TestPictures:
         drawn = draw_pictures("noise", rows, tmp_path / "figures", report_omission=complaints.append)
         assert [path.stem for path in drawn] == stems
         assert complaints == []
+
+    @pytest.mark.parametrize(
+        ("mechanisms", "deltas", "caption"),
+        [
+            (["gaussian"], [1e-6], "Gaussian noise at δ = 10⁻⁶."),
+            (["staircase"], [1e-6], "Staircase noise is pure (δ = 0)."),
+            (
+                ["gaussian", "logistic", "laplace"],
+                [1e-6],
+                "Gaussian and logistic noise at δ = 10⁻⁶; Laplace noise is pure (δ = 0).",
+            ),
+            (["gaussian", "laplace"], [1e-6, 1e-5], "Laplace noise is pure (δ = 0)."),
+            (["gaussian"], [1e-6, 1e-5], ""),
+        ],
+    )
+    def test_the_caption_names_what_is_drawn(self, mechanisms: list[str], deltas: list[float], caption: str) -> None:
+        rows = [
+            {"method": name, "metric": "standard deviation", "delta": delta, "setting": "contract", "value": 1.0}
+            for name in mechanisms
+            for delta in (deltas if name in ("gaussian", "logistic") else [0.0])
+        ]
+        assert _describe_deltas(pd.DataFrame(rows)) == caption
 
     def test_a_panel_for_each_delta(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = tiny("noise", tmp_path / "run", None, epsilon=[1], delta=[1e-6, 1e-4], options={"draws": 100})

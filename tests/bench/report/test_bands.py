@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import mean, stdev
 from typing import Any
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import scoreshield as ss
-from scoreshield.bench.report import bands
+from scoreshield.bench.report import bands, pictures
 from scoreshield.bench.report.frames import Summary, drop_gap, list_values, make_frame, select_rows, summarise
 from scoreshield.report import plots
 
@@ -301,6 +301,112 @@ def test_bad_input(rows: Any, options: dict[str, Any], said: str) -> None:
         bands.draw_bands(rows, **{**WORDS, **options})
 
 
+def curves(axes: Any) -> list[str]:
+    """The labels of the curves and lines of a panel, without marks."""
+    return [str(each.get_label()) for each in axes.lines if each.get_linestyle() != "None"]
+
+
+class TestSixCurves:
+    @staticmethod
+    def ranked(count: int, better: str = "higher", **changes: Any) -> list[Any]:
+        """Method m0 has the best value at each of two budgets."""
+        sign = -1 if better == "higher" else 1
+        places = [(k, e) for k in range(count) for e in (1.0, 10.0)]
+        return [row(method=f"m{k}", epsilon=e, value=sign * k * e, better=better, **changes) for k, e in places]
+
+    @pytest.mark.parametrize("better", ["higher", "lower"])
+    def test_best_by_mean_rank_beside_references(self, better: str) -> None:
+        references = [clean(0.8), clean(0.1, method="no similarities")]
+        figure = bands.draw_bands([*self.ranked(9, better), *references], **WORDS, keep=("m7",))
+        (axes,) = figure.axes
+        assert curves(axes) == ["m0", "m1", "m2", "m7", "non-private", "no similarities"]
+        assert legend(figure) == curves(axes)
+        said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+        assert "Drawn of 9 methods: m7 and the 3 best of the others by mean rank. The tables have all." in said
+
+    def test_all_that_have_room(self) -> None:
+        figure = bands.draw_bands([*self.ranked(5), clean(0.8)], **WORDS)
+        assert len(curves(figure.axes[0])) == bands.MOST_CURVES == 6
+        assert not any("Drawn of" in text.get_text() for text in figure.texts)
+
+    def test_out_of_reach_is_last(self) -> None:
+        lost = [row(method="lost", epsilon=e, value=math.nan) for e in (1.0, 10.0)]
+        assert "lost" not in legend(bands.draw_bands([*lost, *self.ranked(6)], **WORDS))
+
+    def test_ranks_are_within_a_panel(self) -> None:
+        """A method of one panel only is not judged by the values of another one."""
+        alone = [row(method="alone", radius=None, epsilon=e, value=-50.0) for e in (1.0, 10.0)]
+        rows = [*self.ranked(8), *alone]
+        figure = bands.draw_bands(rows, **WORDS, rows_by=None, columns_by="radius")
+        assert legend(figure) == ["m0", "m1", "m2", "m3", "m4", "alone"]
+        assert [len(curves(axes)) for axes in figure.axes] == [5, 1]
+
+    def test_at_equal_attack_by_target(self) -> None:
+        rows = [
+            row(method=f"m{k}", epsilon=e, value=-float(k), target_advantage=a, attack_advantage=a - 0.001 * k)
+            for k in range(9)
+            for e, a in ((1.0, 0.5), (10.0, 0.9))
+        ]
+        assert legend(bands.draw_bands_by_advantage(rows, **WORDS)) == [f"m{k}" for k in range(6)]
+
+    @pytest.mark.parametrize(("name", "methods"), [("dp-rag", pictures._SCORES), ("gram-vision", pictures._OURS)])
+    def test_every_planned_picture(self, name: str, methods: tuple[str, ...]) -> None:
+        """All methods, budgets, radii and deltas at once."""
+        contract = [
+            row(method=m, radius=r, delta=d, epsilon=e, value=e * place)
+            for place, m in enumerate(methods)
+            for r in ((0.5, 1.0, 2.0, None) if name == "gram-vision" else (None,))
+            for d in (1e-8, 1e-5)
+            for e in (1.0, 10.0)
+        ]
+        paper = [
+            one | {"setting": "paper", "method": m}
+            for m in (pictures._PAPER if name == "gram-vision" else ("gaussian (paper)",))
+            for one in contract
+            if one["method"] == methods[-1] and (one["radius"] is not None or name == "dp-rag")
+        ]
+        contract = [one for one in contract if one["method"] != "gaussian (paper)"]
+        attack = [
+            one | {"setting": "advantage", "radius": None, "target_advantage": 0.1 * one["epsilon"] / 2}
+            for one in contract
+            if one["radius"] is None and one["delta"] == 1e-8
+        ]
+        references = [clean(0.8), clean(0.1, method="no similarities")]
+        planned = dict(pictures.plan_pictures(name, [*contract, *paper, *attack, *references]))
+        assert len(planned) == (2 if name == "dp-rag" else 3)
+        for stem, draw in planned.items():
+            figure = draw()
+            for axes in figure.axes:
+                assert 4 <= len(curves(axes)) <= 6, (stem, curves(axes))
+                if stem.endswith("spearman") and name == "gram-vision":
+                    assert {"noisy", "exact", "index"} <= set(legend(figure))
+                    assert len(figure.axes) == 4, "one delta, as in the tables"
+
+    def test_of_claims(self) -> None:
+        rows = [
+            row(radius=r, n=n, epsilon=e, delta=d, true_epsilon=2 * e)
+            for r, n in ((None, 5000), (0.5, 64), (1.0, 64), (2.0, 64), (2.0, 300), (4.0, 64), (8.0, 64))
+            for e in (1.0, 10.0)
+            for d in (1e-8, 1e-5)
+        ]
+        frame = make_frame(rows, ("radius",))
+        frame["released"] = list(map(pictures.describe_release, frame["radius"], frame["n"]))
+        figure = pictures.draw_true_epsilons(frame)
+        assert len(curves(figure.axes[0])) == 6
+        labels = [label.replace("\N{NO-BREAK SPACE}", " ") for label in legend(figure)]
+        assert labels[0] == "scores of a query, δ = 10⁻⁸"
+        assert "Gram matrix of radius 2, n = 300, δ = 10⁻⁸" in labels
+        assert labels[-1] == "true = claimed"
+
+
+def test_a_long_line_of_panels_is_wrapped() -> None:
+    figure = bands.draw_bands([row(dataset=f"set {k}") for k in range(5)], **WORDS, rows_by=None, columns_by="dataset")
+    figure.draw_without_rendering()
+    assert [axes.get_subplotspec().get_gridspec().get_geometry() for axes in figure.axes] == [(2, 3)] * 5
+    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False, False, True, True, True]
+    assert figure.get_size_inches()[0] < 12
+
+
 class TestAdvantage:
     def test_methods_at_equal_advantage(self) -> None:
         rows = [
@@ -331,6 +437,19 @@ class TestAdvantage:
         assert 0.999 < axes.get_xlim()[1] < 1
         rows.append(row(attack_advantage=1.0, epsilon=50.0))
         assert bands.draw_bands_by_advantage(rows, **WORDS).axes[0].get_xscale() == "linear"
+
+    def test_far_below_the_target(self) -> None:
+        """A mechanism that leaks almost nothing does not stretch the axis."""
+        places = ((0.5, 1e-17, 1.0), (0.9, 0.8, 3.0), (0.999, 0.99, 8.0))
+        rows = [row(target_advantage=t, attack_advantage=a, epsilon=e) for t, a, e in places]
+        figure = bands.draw_bands_by_advantage(rows, **WORDS)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        assert 0.3 < axes.get_xlim()[0] < 0.5
+        assert 0.999 < axes.get_xlim()[1] < 0.9999
+        labels = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert len(labels) == 5
+        assert all(one.x1 < other.x0 for one, other in pairwise(labels))
 
     def test_adjacencies_are_kept_apart(self) -> None:
         rows = [row(radius=None), row(radius=2.0)]

@@ -28,6 +28,7 @@ from scoreshield.bench.report.results_page import (
     render_markdown,
     save_results_page,
 )
+from scoreshield.report.plots import save_picture
 
 EVIL = "<script>alert('x')</script><img onerror=\"y\">&lt;"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -46,7 +47,7 @@ def pictures(tmp_path: Path) -> list[Picture]:
     for name, width in (("wide one.png", 10.0), ("narrow.png", 4.0)):
         path = tmp_path / "drawn" / name
         path.parent.mkdir(exist_ok=True)
-        Figure(figsize=(width, 2.0)).savefig(path, dpi=100)
+        save_picture(Figure(figsize=(width, 2.0)), path)
         made.append(
             Picture(path, f"Alt [of] {name}", f"scoreshield bench --out '{name}' && echo <done>", "**Read** it so.")
         )
@@ -114,8 +115,8 @@ def test_pictures_are_inside_with_their_words(page: ResultsPage, pictures: list[
         assert image["alt"] == picture.alt
         assert picture.command in document.text
     assert [(image["width"], image["height"], image.get("class")) for image in images] == [
-        ("1000", "200", "wide"),
-        ("400", "200", None),
+        ("1100", "220", "wide"),
+        ("440", "220", None),
     ]
 
 

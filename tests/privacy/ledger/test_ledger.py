@@ -49,7 +49,7 @@ def test_making_and_opening_are_two_acts(url: str, tmp_path: Path) -> None:
     first = Ledger.create(url, epsilon=1.0, delta=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"], "no temporary file is left"
     assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) == 0o600
-    assert repr(first) == f"Ledger({url!r}, epsilon=1.0, delta=1e-06)"
+    assert repr(first) == "<Ledger ledger.db: at most epsilon 1 at delta 1e-06 for each dataset>"
     with pytest.raises(LedgerError, match=r"There is a ledger at .*; open it with Ledger\.open"):
         Ledger.create(url, epsilon=1.0, delta=1e-6)
     assert Ledger.open(url).head() == first.head()

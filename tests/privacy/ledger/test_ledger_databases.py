@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+import shutil
 import sqlite3
 import stat
 import sys
@@ -372,7 +374,7 @@ class TestFile:
         ((address,), options), *_ = seen
         assert address.startswith("file:/")
         assert address.endswith("/ledger%20%5B1%5D.db?mode=rw")
-        assert options == {"uri": True, "timeout": 0.0, "isolation_level": None}
+        assert options == {"uri": True, "timeout": 0.0, "isolation_level": None, "check_same_thread": False}
 
     def test_what_no_ledger_has(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         def execute(statement: str) -> None:
@@ -474,17 +476,92 @@ class TestFile:
     ) -> None:
         """To close it, or to let it go at the end, would roll back what the parent is writing."""
         assert sqlite_database.exists()
-        with sqlite._connect(path) as connection:
+        with sqlite_database._borrow(path) as connection:
             pass
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
-        numbers = iter([1, 2])
+        numbers = iter([1, 2, 2])
         monkeypatch.setattr(os, "getpid", lambda: next(numbers))
-        with sqlite._connect(path) as connection:
+        with sqlite_database._borrow(path) as connection:
             held = sys.getrefcount(connection)
         assert sys.getrefcount(connection) == held, "the block holds it no more, so something else does"
         assert connection.execute("SELECT 1").fetchone() == (1,)
         connection.close()
+
+    def test_kept_connections(self, sqlite_database: SQLiteDatabase) -> None:
+        """A kept connection is outside of every transaction: others may write, and it sees what they wrote."""
+        sqlite_database.keep_connections(2)
+        other = SQLiteDatabase(sqlite_database.name)
+        numbers = []
+        for number in range(4):
+            sqlite_database.write(lambda session: session.execute("SELECT 1").fetchone())
+            kept = [one.connection for one in sqlite_database._kept]
+            numbers.append(len(kept))
+            assert not any(connection.in_transaction for connection in kept)
+            other.write(lambda session, value=number: session.advance(entry(value)))
+            assert sqlite_database.read(lambda session: session.read_facts())[2] == number
+        assert numbers == [1] * 4, "the same one was used again"
+        with sqlite_database._transaction("BEGIN") as first, sqlite_database._transaction("BEGIN") as second:
+            assert first is not second
+            with sqlite_database._transaction("BEGIN") as third:
+                assert third not in (first, second)
+        assert len(sqlite_database._kept) == 2
+        assert pickle.loads(pickle.dumps(sqlite_database))._kept == []
+
+    def test_kept_connection_sees_another_schema(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
+        """A trigger that was made since the last transaction is found, though the schema was checked before."""
+        sqlite_database.keep_connections(2)
+        sqlite_database.write(lambda session: session.advance(entry(1)))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("CREATE TRIGGER quiet AFTER UPDATE ON scoreshield_ledger BEGIN SELECT 1; END")
+        with pytest.raises(ss.LedgerError, match="trigger quiet"):
+            sqlite_database.write(lambda session: session.advance(entry(2)))
+        other.execute("DROP TRIGGER quiet")
+        other.close()
+        sqlite_database.write(lambda session: session.advance(entry(2)))
+        assert sqlite_database.read(lambda session: session.read_facts())[2] == 2
+
+    def test_kept_connection_after_an_error(self, sqlite_database: SQLiteDatabase) -> None:
+        """What a failed work wrote is gone, and its connection is not used again."""
+        sqlite_database.keep_connections(2)
+
+        def fail(session: Session) -> None:
+            session.advance(entry(7))
+            raise ValueError
+
+        with pytest.raises(ValueError, match=r"^$"):
+            sqlite_database.write(fail)
+        assert sqlite_database._kept == []
+        assert sqlite_database.read(lambda session: session.read_facts())[2] == 0
+
+    def test_kept_connection_of_another_file(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
+        """A ledger that was moved away is not charged through a connection that still has it open."""
+        sqlite_database.keep_connections(2)
+        sqlite_database.write(lambda session: session.advance(entry(3)))
+        away = path.with_name("away.db")
+        shutil.copy(path, path.with_name("copy.db"))
+        path.rename(away)
+        with pytest.raises(ss.LedgerError, match="cannot be opened"):
+            sqlite_database.write(lambda _: pytest.fail("there is no ledger"))
+        path.with_name("copy.db").rename(path)
+        sqlite_database.write(lambda session: session.advance(entry(4)))
+        assert sqlite_database.read(lambda session: session.read_facts())[2] == 4
+        assert SQLiteDatabase(f"sqlite:///{away}").read(lambda session: session.read_facts())[2] == 3
+
+    def test_kept_connection_of_the_parent(
+        self, sqlite_database: SQLiteDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A child opens its own, and does not close the one of its parent."""
+        sqlite_database.keep_connections(2)
+        assert sqlite_database.exists()
+        (parent,) = [one.connection for one in sqlite_database._kept]
+        process = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: process + 1)
+        with sqlite_database._transaction("BEGIN") as connection:
+            assert connection is not parent
+        assert parent.execute("SELECT 1").fetchone() == (1,)
+        assert [one.connection for one in sqlite_database._kept] == [connection]
+        parent.close()
 
     def test_write_ahead(self, sqlite_database: SQLiteDatabase, path: Path) -> None:
         connection = sqlite3.connect(path)

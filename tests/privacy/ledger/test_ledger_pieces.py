@@ -233,7 +233,7 @@ class TestOpening:
             assert str(caught.value).endswith(words)
 
     def test_repr(self, ledger: Ledger) -> None:
-        assert repr(ledger) == "Ledger('memory', epsilon=10.0, delta=1e-06)"
+        assert repr(ledger) == "<Ledger memory: at most epsilon 10 at delta 1e-06 for each dataset>"
 
 
 OPTIONS = {"dataset": "a", "who": "ann", "why": "test", "adjacency": ss.Replacement(), "same_people": True}

@@ -364,3 +364,41 @@ def test_no_server_no_password_said(tmp_path: Path) -> None:
         Ledger.create(address, epsilon=1.0, delta=0.0)
     assert "s3cret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_kept_connections(url: str) -> None:
+    """Charges share a connection; one that the server has closed is replaced, and nothing is charged twice."""
+    ledger = Ledger.create(url, epsilon=10.0, delta=0.0)
+    account = ledger.account("people", who="a test")
+    asked = "SELECT pg_backend_pid()"
+
+    def find_process() -> int:
+        return ledger.write_beside(lambda session: int(session.execute(asked).fetchone()[0]))
+
+    assert len({find_process() for _ in range(3)}) == 3  # by default a connection lasts for one transaction
+    ledger.keep_connections(2)
+    kept = {find_process() for _ in range(3)}
+    assert len(kept) == 1
+    ledger.spend(pure(1.0), dataset="people", who="a test")
+    execute(url, f"SELECT pg_terminate_backend({kept.pop()})")
+    ledger.spend(pure(1.0), dataset="people", who="a test")
+    assert account.spent == 2.0
+
+    def fail(session: Any) -> None:
+        session.execute("UPDATE scoreshield_ledger SET entries = 0")
+        raise LedgerError("stop")
+
+    with pytest.raises(LedgerError, match="stop"):
+        ledger.write_beside(fail)
+    assert ledger.verify()
+    with pytest.raises(LedgerError):
+        ledger.write_beside(lambda session: session.execute("SELECT nothing"))
+    assert len(ledger.entries()) == 2
+    threads = [threading.Thread(target=ledger.spend, args=(pure(1.0),), kwargs={"dataset": "people"}) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert account.spent == 8.0
+    idle = execute(url, "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'scoreshield'")
+    assert idle[0][0] <= 2

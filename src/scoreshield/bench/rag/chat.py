@@ -297,7 +297,7 @@ class _Secret:
 
 def _client(base_url: str, key: _Secret, proxy: _Secret, timeout: float, retries: int) -> Any:
     try:
-        import httpx  # which the openai package brings
+        import httpx
         import openai
     except ImportError:
         raise _make_missing_extra_error() from None

@@ -5,6 +5,9 @@ Everything here reads tidy rows, one plain dict for each (setting, repeat, metri
 (``setting``, ``radius``, ``epsilon``, ``delta``, ``target_advantage``) and what that promise is worth
 (``true_epsilon``, ``attack_advantage``). The paper draws all points in the same way. Here a point is hollow if its
 claimed epsilon is below its true one. A point that is out of reach is a cross at the bottom of its panel.
+
+A panel has at most six curves, counting the lines of the values without privacy. If the rows have more methods, a
+figure draws those to keep and those with the best mean rank over its points. Its caption says so.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import textwrap
 import zlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,6 +115,8 @@ _IDENTITY = ("experiment", "dataset", "task", "setting", "radius", "epsilon", "d
 _BUDGET = ("setting", "radius", "epsilon", "delta", "target_advantage")  # says nothing of a clean value
 _ADVANTAGES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
 _X_LABEL = {"epsilon": "ε (log scale)", "attack_advantage": "advantage of the best attack"}
+#: In one panel.
+MOST_CURVES = 6
 _HOLLOW, _OUT_OF_REACH = "hollow: the claimed ε is not the true one", "some or all repeats out of reach"
 
 
@@ -127,6 +132,40 @@ def _select_methods(frame: pd.DataFrame, methods: Sequence[str] | None) -> tuple
     return select_rows(frame, method=list(methods)), list(dict.fromkeys(methods))
 
 
+def _choose_methods(
+    frame: pd.DataFrame, names: list[str], keep: Sequence[str], room: int, place: list[str]
+) -> list[str]:
+    """Choose the methods to keep and those with the best mean rank, in their order, where not all names have room.
+
+    Methods are ranked by their mean value at each point of each panel; a point out of reach has the last rank.
+
+    Args:
+        frame: the rows of these methods.
+        names: of the methods.
+        keep: which of them are chosen first.
+        room: how many are drawn.
+        place: the columns that distinguish the points: those of the panel, and the budget.
+    """
+    if len(names) <= room:
+        return names
+    means = frame.groupby([*place, "method"], sort=False, dropna=False)["value"].mean().reset_index()
+    points = means.groupby(place, sort=False, dropna=False)["value"]
+    ranks = points.rank(ascending=frame["better"].iloc[0] != "higher", na_option="bottom")
+    mean_ranks = ranks.groupby(means["method"], sort=False).mean()
+    order = sorted(names, key=lambda name: (name not in keep, float(mean_ranks[name])))
+    return [name for name in names if name in order[:room]]
+
+
+def _describe_choice(names: list[str], chosen: list[str], keep: Sequence[str]) -> str:
+    """Say which methods are drawn of all that there are."""
+    kept = [name for name in chosen if name in keep]
+    count = len(chosen) - len(kept)
+    best = "the best" if count == 1 else f"the {count} best"
+    others = f"{best}{' of the others' if kept else ''} by mean rank" if count else ""
+    listed = " and ".join(filter(None, (", ".join(kept), others)))
+    return f"Drawn of {len(names)} methods: {listed}. The tables have all."
+
+
 @validate()
 def draw_bands(
     rows: Sequence[Row] | pd.DataFrame,
@@ -138,10 +177,13 @@ def draw_bands(
     columns_by: str | None = "delta",
     x: str = "epsilon",
     methods: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
     ylabel: str | None = None,
     clean: bool = True,
 ) -> Figure:
     """Draw each method's mean over x and its band, with a panel for each pair of ``rows_by`` and ``columns_by``.
+
+    More than three panels in one line are wrapped.
 
     Args:
         rows: one row per measured value; rows of another metric are left out.
@@ -151,7 +193,8 @@ def draw_bands(
         rows_by: the column with one row of panels per value; None for one row of panels.
         columns_by: the column with one column of panels per value; None for one column of panels.
         x: "epsilon" on a log scale, or "attack_advantage" from 0 to 1.
-        methods: which ones, in the order of the legend; all by default.
+        methods: which ones, in the order of the legend; all by default. Six curves are drawn at most.
+        keep: methods that are drawn first if there are more; the others are chosen by mean rank.
         ylabel: the name of the y axis; the metric by default.
         clean: whether values without privacy (setting "clean") are drawn, as dashed lines across.
     """
@@ -168,24 +211,37 @@ def draw_bands(
         _validation.reject("rows", f"rows of which some have the metric '{metric}' and a method with privacy", rows)
     private = make_frame(private, (x, "epsilon", "true_epsilon", *fields))
     references = frame[is_clean] if clean else frame[:0]
-    down, across = list_values(private, rows_by), list_values(private, columns_by)
-    size = (6.6, 4.1) if len(across) == 1 else (4.6, 3.2) if len(across) == 2 else (3.7, 2.8)
-    figure, panels = make_panels(len(down), len(across), size, sharex="all", sharey="all")
+    budget = "target_advantage" if x == "attack_advantage" and "target_advantage" in private else x
+    room = max(1, MOST_CURVES - references["method"].nunique())
+    chosen = _choose_methods(private, names, keep, room, list(dict.fromkeys([*fields, budget])))
+    if len(chosen) < len(names):
+        caption = f"{caption} {_describe_choice(names, chosen, keep)}"
+    private, names = select_rows(private, method=chosen), chosen
+    places = [
+        {name: at for name, at in ((rows_by, upper), (columns_by, right)) if name is not None}
+        for upper, right in product(list_values(private, rows_by), list_values(private, columns_by))
+    ]
+    across = len(list_values(private, columns_by))
+    if across in (1, len(places)):  # one line of panels
+        across = len(places) if len(places) <= 3 else math.ceil(math.sqrt(len(places)))
+    size = (6.6, 4.1) if across == 1 else (4.6, 3.2) if across == 2 else (3.7, 2.8)
+    figure, panels = make_panels(math.ceil(len(places) / across), across, size, sharex="all", sharey="all")
+    for axes in panels.flat[len(places) :]:
+        axes.remove()
     drawn: list[tuple[Axes, dict[str, list[_Point]]]] = []
-    for line, upper in zip(panels, down, strict=True):
-        for axes, right in zip(line, across, strict=True):
-            place = {name: at for name, at in ((rows_by, upper), (columns_by, right)) if name is not None}
-            drawn.append((axes, _find_curves(select_rows(private, **place), x)))
-            _draw_panel(*drawn[-1], names, place)
-            _draw_references(axes, references, place)
+    for axes, place in zip(panels.flat, places, strict=False):
+        drawn.append((axes, _find_curves(select_rows(private, **place), x)))
+        _draw_panel(*drawn[-1], names, place)
+        _draw_references(axes, references, place)
     points = [point for _, curves in drawn for curve in curves.values() for point in curve]
-    _set_scale(panels[0, 0], x, [point.x for point in points])
+    _set_scale(panels[0, 0], x, [point.place for point in points])
     if references.empty and not any(math.isfinite(point.mean) for point in points):
         panels[0, 0].set_ylim(0, 1)
     with np.errstate(over="ignore"):  # Matplotlib asks a logit axis for limits far outside of it
         _draw_crosses(drawn, names)
-    for axes in panels[-1]:
+    for axes, _ in drawn[-across:]:  # the lowest of each column
         axes.set_xlabel(_X_LABEL[x])
+        axes.tick_params(labelbottom=True)
     for axes in panels[:, 0]:
         axes.set_ylabel(ylabel or f"{metric} ({frame['better'].iloc[0]} is better)")
     _add_legend(figure, title, caption, names, points, references["method"].unique().tolist())
@@ -204,7 +260,7 @@ def draw_bands_by_advantage(
     """Draw each method by the advantage of the best attack on it, so that promises of different kinds compare.
 
     Panels keep adjacencies apart: an attack on a whole record and one on a small change are not the same attack.
-    ``options`` are those of `draw_bands`: ``methods``, ``ylabel``, ``clean``.
+    ``options`` are those of `draw_bands`: ``methods``, ``keep``, ``ylabel``, ``clean``.
     """
     same: dict[str, Any] = {"metric": metric, "title": title, "caption": caption, "columns_by": columns_by}
     return draw_bands(rows, **same, **options, rows_by=None, x="attack_advantage")
@@ -271,6 +327,12 @@ class _Point:
     summary: Summary
     is_private: bool
     identity: dict[str, Any]
+
+    @property
+    def place(self) -> float:
+        """Where the x axis must reach: a mechanism that leaks far less than its target does not stretch it."""
+        target = self.identity["target_advantage"]
+        return self.x if target is None else float(target)
 
     @property
     def mean(self) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from scoreshield._formatting import typeset_power
 from scoreshield.bench.experiments.mechanisms import MECHANISMS
-from scoreshield.bench.report.bands import draw_bands, draw_bands_by_advantage, draw_bars
+from scoreshield.bench.report.bands import MOST_CURVES, draw_bands, draw_bands_by_advantage, draw_bars
 from scoreshield.bench.report.frames import list_values, select_rows
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.report import plots
@@ -24,6 +24,8 @@ Row = dict[str, Any]
 #: The name of a picture, and what draws it.
 PlannedPicture = tuple[str, Callable[[], "Figure"]]
 
+#: Laws that are named after people.
+_LAW_NAMES = {"gaussian": "Gaussian", "laplace": "Laplace"}
 _HOLLOW = "Hollow marks: the claimed ε is not what the replacement of one whole record gets."
 _EQUAL = (
     "All methods are as easy to attack: the best membership test against one release has the advantage on the x axis."
@@ -34,6 +36,10 @@ _COLOURS = (BLUE, RED, AMBER, VIOLET, "#11866f", "#7eb2e6", "#737306", "#4c173f"
 _MARKERS = "osD^vPX"
 _PAPER = ("noisy (paper)", "aap (paper)", "exact, on the paper's noise")
 _OURS = ("noisy", "aap", "exact", "rank", "shrinkage", "identity", "sure", "index", "gaussian index")
+#: Drawn first where not all have room: the baselines, and what the text beside the pictures names.
+_KEPT_SCORES = ("gaussian (paper)",)
+_KEPT_AT_ATTACK = ("gaussian",)
+_KEPT_OURS = ("noisy", "exact", "index")
 
 
 def draw_pictures(
@@ -94,21 +100,24 @@ def _plan_score_pictures(name: str, frame: pd.DataFrame) -> Iterator[PlannedPict
         if methods:
             yield stem, partial(
                 draw_bands, budget, metric=metric, rows_by=None, columns_by="dataset", methods=methods,
-                title=f"{metric} at the same (ε, δ)",
+                keep=_KEPT_SCORES, title=f"{metric} at the same (ε, δ)",
                 caption=f"{laws} Mean ± one standard deviation over repeats. {_HOLLOW}",
             )  # fmt: skip
         methods = _list_methods(attack, metric, _SCORES)
         if methods:
             yield f"{stem}-attack", partial(
                 draw_bands_by_advantage, attack, metric=metric, columns_by="dataset", methods=methods,
-                title=f"{metric} at the same attack advantage", caption=_EQUAL,
+                keep=_KEPT_AT_ATTACK, title=f"{metric} at the same attack advantage", caption=_EQUAL,
             )  # fmt: skip
 
 
 def _plan_gram_pictures(name: str, frame: pd.DataFrame) -> Iterator[PlannedPicture]:
-    for dataset, here in _copy_pure_rows(frame).groupby("dataset", sort=False):
+    for dataset, here in frame.groupby("dataset", sort=False):
         paper = select_rows(here, setting=("clean", "paper"))
         ours = select_rows(here, setting=("clean", "contract"))
+        delta = min((delta for delta in list_values(ours, "delta") if delta), default=0.0)  # as in the tables
+        ours = select_rows(ours, delta=(None, 0.0, delta))
+        noise = f"Gaussian noise at δ = {typeset_power(delta)}; the index is pure." if delta else "Pure."
         attack = select_rows(here, setting=("clean", "advantage"))
         for metric in _list_metrics(here):
             stem = f"{name}-{make_slug(str(dataset))}-{make_slug(metric)}"
@@ -123,16 +132,16 @@ def _plan_gram_pictures(name: str, frame: pd.DataFrame) -> Iterator[PlannedPictu
             methods = _list_methods(ours, metric, _OURS)
             if methods:
                 yield stem, partial(
-                    draw_bands, ours, metric=metric, methods=methods,
-                    title=f"Ours, exactly calibrated: {metric}, {size}",
-                    caption=f"Exact calibration; mean ± one standard deviation over repeats. {_HOLLOW} The index is "
-                    "pure (δ = 0): the same curve in each column.",
+                    draw_bands, ours, metric=metric, rows_by=None, columns_by="radius", methods=methods,
+                    keep=_KEPT_OURS, title=f"Ours, exactly calibrated: {metric}, {size}",
+                    caption=f"{noise} Mean ± one standard deviation over repeats. {_HOLLOW}",
                 )  # fmt: skip
             methods = _list_methods(attack, metric, _OURS)
             if methods:
                 yield f"{stem}-attack", partial(
                     draw_bands_by_advantage, attack, metric=metric, columns_by=None, methods=methods,
-                    title=f"{metric} at the same attack advantage, one whole record, {size}", caption=_EQUAL,
+                    keep=_KEPT_OURS, title=f"{metric} at the same attack advantage, one whole record, {size}",
+                    caption=_EQUAL,
                 )  # fmt: skip
 
 
@@ -171,13 +180,25 @@ def _plan_noise_pictures(frame: pd.DataFrame) -> Iterator[PlannedPicture]:
     known = select_rows(frame[frame["method"] != "float gaussian"], metric=metric)
     deltas = [delta for delta in list_values(known, "delta") if delta]
     several = len(deltas) > 1
-    at = f"Gaussian noise at δ = {typeset_power(deltas[0])}; " if len(deltas) == 1 else ""
     if not known.empty:
         yield "noise-std", partial(
             draw_bands, _copy_pure_rows(known) if several else known, metric=metric, rows_by=None,
             columns_by="delta" if several else None, title="Noise on one score, sensitivity 2",
-            caption=f"{at}Laplace and staircase noise are pure.",
+            caption=_describe_deltas(known),
         )  # fmt: skip
+
+
+def _describe_deltas(frame: pd.DataFrame) -> str:
+    """Say at which delta each drawn law is private; several deltas have a column each."""
+    deltas = [delta for delta in list_values(frame, "delta") if delta]
+    approximate, pure = (
+        " and ".join(_LAW_NAMES.get(name, name) for name in frame[is_chosen]["method"].unique())
+        for is_chosen in (frame["delta"] > 0, frame["delta"] == 0)
+    )
+    parts = [f"{approximate} noise at δ = {typeset_power(deltas[0])}"] if len(deltas) == 1 else []
+    parts += [f"{pure} noise is pure (δ = 0)"] if pure else []
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def describe_release(radius: float | None, n: int) -> str:
@@ -186,16 +207,21 @@ def describe_release(radius: float | None, n: int) -> str:
 
 
 def draw_true_epsilons(published: pd.DataFrame) -> Figure:
-    """Draw the true epsilon by the claimed one, log against log, one curve for each thing released as published.
+    """Draw the true epsilon by the claimed one, log against log: scores, and the largest matrix of each radius.
 
     Args:
         published: rows of the setting "paper", with a column ``released`` that says what was released.
     """
     figure, panels = make_panels(1, 1, (7.6, 4.6))
     axes = panels[0, 0]
-    strictest = published["delta"] == published.groupby("released")["delta"].transform("min")  # the table has all
+    # The table has all.
+    published = published[published["delta"] == published.groupby("released")["delta"].transform("min")]
+    largest = published.groupby("radius", dropna=False)["n"].transform("max")
+    published = published[published["radius"].isna() | (published["n"] == largest)]
+    curves = list(published.groupby(["radius", "released", "delta"], dropna=False))
+    curves.sort(key=lambda curve: not pd.isna(curve[0][0]))  # scores first
     keys = []
-    for place, ((released, delta), rows) in enumerate(published[strictest].groupby(["released", "delta"])):
+    for place, ((_, released, delta), rows) in enumerate(curves[: MOST_CURVES - 1]):
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.4}
         label = f"{released}, δ = {typeset_power(delta)}"
         points = rows.drop_duplicates("epsilon", keep="last").sort_values("epsilon")
@@ -209,7 +235,8 @@ def draw_true_epsilons(published: pd.DataFrame) -> Figure:
     add_captions(
         figure,
         "The paper's promise and the true one",
-        "Same δ on both axes, the smallest of each run; exact, not simulated.",
+        "Same δ on both axes, the smallest of each run; exact, not simulated. Of each radius the largest matrix is "
+        "drawn; the table has all.",
         keys,
         columns=2,
     )

@@ -35,8 +35,8 @@ from scoreshield.decisions.models import ScoreSet
 from scoreshield.report import figures, plots
 
 _LEAD = """\
-This page measures private similarity scores on real data. It has the paper's experiments as far as data allow,
-the true promise of each number, and other mechanisms under the same contract.
+The page has the paper's experiments as far as data allow, the true promise of each number, and other mechanisms under
+the same contract.
 
 Every table has the paper's setting as published, with its true ε and δ when one whole record is replaced, and our
 result under the stated contract. Every comparison is made twice: at equal (ε, δ), and at equal advantage of the best
@@ -45,6 +45,11 @@ smallest of each run. A `results.csv` has each value with its exact guarantee, s
 
 **Bold** marks the best value of a column, and values within its spread or their own. A bold value is also better than
 no similarities (or a guess) by more than one standard deviation of the difference."""
+
+_OPENING = """\
+This page measures what private similarity scores are still good for, on public data. Noise hides each single record.
+More noise hides more and keeps fewer answers. The number ε says how much a release may reveal about one record: 0 is
+nothing, and each step up reveals more."""
 
 # ---- Claims.
 
@@ -581,12 +586,15 @@ def build_noise(run: Run) -> Section:
 
 
 def write_message(runs: dict[str, Run]) -> str:
-    """Write the plain message of the page: what the best mechanisms keep, what they leave to an attacker, the limit."""
-    found = []
+    """Write the plain message of the page: what the best mechanisms keep, what they leave to an attacker, the limit.
+
+    Words come before names and figures.
+    """
+    found = [_OPENING]
     if "dp-rag" in runs:
         found.append(_describe_best(runs["dp-rag"], "One search", "recall@10", 10.0))
     if "dp-fr" in runs:
-        found.append(_describe_best(runs["dp-fr"], "One decision per pair of faces", "accuracy", 5.0))
+        found.append(_describe_best(runs["dp-fr"], "One decision per pair of faces", "accuracy", 5.0, guess=0.5))
     found = [paragraph for paragraph in found if paragraph]
     if any("attacker" in paragraph for paragraph in found):
         found.append(
@@ -600,23 +608,57 @@ def write_message(runs: dict[str, Run]) -> str:
     return "\n\n".join(found)
 
 
-def _describe_best(run: Run, question: str, metric: str, epsilon: float) -> str:
-    """Describe the best mechanism of the first data set near a budget; an empty text where nothing was measured."""
+def _describe_best(run: Run, question: str, metric: str, epsilon: float, *, guess: float = 0.0) -> str:
+    """Describe the best mechanism of the first data set near a budget; an empty text where nothing was measured.
+
+    Args:
+        run: The finished experiment.
+        question: What is asked of the scores, as a heading.
+        metric: The measured quantity.
+        epsilon: The budget; the nearest one of the run counts.
+        guess: The value that a guess reaches.
+
+    Returns:
+        One paragraph: the finding in words, then with names and figures.
+    """
     dataset, near = run.list_datasets()[0], run.find_nearest_epsilon(epsilon)
     rows = run.select(dataset=dataset, metric=metric)
     ours = select_rows(rows, setting="contract", epsilon=near)
     best = find_best_method(ours)
     if best is None:
         return ""
-    chosen, clean = select_rows(ours, method=best), format_spread(select_rows(rows, setting="clean"))
+    chosen, without = select_rows(ours, method=best), select_rows(rows, setting="clean")
+    clean = format_spread(without)
     advantages = chosen["attack_advantage"].dropna().tolist()
+    kept = (compute_mean(chosen) - guess) / (compute_mean(without) - guess) if clean else math.nan
     sentences = [
-        f"**{question}, ε = {near:g}.** On {dataset} the best mechanism here, {best}, has {metric} "
+        f"**{question}.**",
+        f"The best mechanism keeps {_name_part(kept)} of what the scores are worth without privacy." if clean else "",
+        f"An attacker who knows all other records is {_name_guess(max(advantages))} about the last one."
+        if advantages
+        else "",
+        f"In figures: at ε = {near:g} on {dataset}, the best mechanism here, {best}, has {metric} "
         f"{format_spread(chosen)}.",
         f"Without privacy it is {clean}." if clean else "",
         f"The best attacker has an advantage of {max(advantages):.4g}." if advantages else "",
     ]
     return " ".join(filter(None, sentences))
+
+
+def _name_part(share: float) -> str:
+    """Name a share of a whole in words."""
+    return "nearly all" if share >= 0.9 else "a large part" if share >= 0.5 else "a small part"
+
+
+def _name_guess(advantage: float) -> str:
+    """Name in words how often an attacker with this advantage is right."""
+    return (
+        "nearly always right"
+        if advantage >= 0.9
+        else "mostly right"
+        if advantage >= 0.5
+        else "little better than a guess"
+    )
 
 
 _SECTIONS: dict[str, Callable[[Run], Section]] = {

@@ -30,7 +30,8 @@ from scoreshield.report.pages import render_template
 Best = Literal["max", "min"] | None
 
 NEGATIVES, ENVIRONMENT = "What did not work", "Where this was run"
-_WIDE = 900  # pixels; a wider picture scrolls on a phone instead of shrinking to nothing
+_WIDE = 900  # on the page; a wider picture scrolls on a phone instead of shrinking to nothing
+_DENSITY = 2  # pixels of a picture per pixel of the page, so that it is sharp on a dense screen
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def _render(template: str, page: ResultsPage, **values: Any) -> str:
 
 
 class EmbeddedPicture(NamedTuple):
-    """A picture inside an HTML page: its content in base 64, and its size in pixels."""
+    """A picture inside an HTML page: its content in base 64, and its size on the page."""
 
     content: str
     width: int
@@ -258,7 +259,8 @@ class EmbeddedPicture(NamedTuple):
 
 def _embed_picture(picture: Picture) -> EmbeddedPicture:
     content = _read_png(picture)
-    return EmbeddedPicture(base64.b64encode(content).decode(), *struct.unpack(">II", content[16:24]))
+    width, height = struct.unpack(">II", content[16:24])
+    return EmbeddedPicture(base64.b64encode(content).decode(), width // _DENSITY, height // _DENSITY)
 
 
 # ---- Texts.

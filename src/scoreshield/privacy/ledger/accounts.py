@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from scoreshield import _files, _validation
+from scoreshield._formatting import choose_words, format_bound
 from scoreshield._frames import clear_frames_on_error
 from scoreshield._validation import check_text, validate
 from scoreshield._views import SHOWN_ROWS, Columns, NotebookObject, ObjectSummary
@@ -57,6 +58,11 @@ from scoreshield.privacy.profiles import Profile
 
 __all__ = ["Account", "BudgetExceeded", "Entry", "Ledger", "LedgerError", "LedgerVerification", "PendingCharge"]
 
+
+#: Work in the transaction of a charge: what may forbid it, and what writes rows beside its entries.
+SessionCheck: TypeAlias = Callable[[Session], None]
+SessionRecord: TypeAlias = Callable[[Session, list[Entry]], None]
+T = TypeVar("T")
 
 #: How many links at the end of the chain each charge checks. ``verify`` checks all.
 _LOOK_BACK = 16
@@ -90,11 +96,17 @@ class LedgerVerification:
 class PendingCharge:
     """Guarantees that were checked against a budget and are not charged yet."""
 
-    def __init__(self, charge: Callable[[], list[Entry]]) -> None:
+    def __init__(self, charge: Callable[..., list[Entry]]) -> None:
         self._charges = [charge]
 
-    def commit(self) -> list[Entry]:
+    def commit(self, *, check: SessionCheck | None = None, record: SessionRecord | None = None) -> list[Entry]:
         """Charge them, all or none.
+
+        Args:
+            check: Runs first in the transaction of the charge, under its lock. If it raises an error, nothing is
+                charged.
+            record: Runs last in the same transaction, and writes rows beside the entries. If it raises an error,
+                nothing is charged.
 
         Returns:
             The entries. They are on the disk when this returns, so noise may be drawn.
@@ -108,7 +120,18 @@ class PendingCharge:
             raise LedgerError(
                 "This charge was committed before, or failed; reserve another one to charge again."
             ) from None
-        return charge()
+        given = {"check": check, "record": record}
+        return charge(**{name: work for name, work in given.items() if work is not None})
+
+    def write_in(
+        self, session: Session, *, check: SessionCheck | None = None, record: SessionRecord | None = None
+    ) -> list[Entry]:
+        """Charge them in a transaction that the caller runs by `Ledger.write_beside`, together with other charges.
+
+        A database may run the transaction again after a conflict, so this method can too. Noise may be drawn when
+        the transaction is committed. The arguments are those of `commit`.
+        """
+        return self._charges[0](check=check, record=record, session=session)
 
 
 class Ledger(NotebookObject):
@@ -131,9 +154,7 @@ class Ledger(NotebookObject):
         database = open_database(url)
         if not database.exists():
             if epsilon is None and delta is None:
-                raise LedgerError(
-                    f"There is no ledger at {database.name}; make one with Ledger.create or `scoreshield ledger init`."
-                )
+                raise LedgerError(f"There is no ledger at {database.name}; {_describe_creation()}.")
             if _create(database, *check_budget(epsilon, delta)):
                 warnings.warn(
                     f"There was no ledger at {database.name}, so a new one was made. Ledger.create makes one without "
@@ -168,7 +189,8 @@ class Ledger(NotebookObject):
         """
         database, budget = open_database(url), check_budget(epsilon, delta)
         if database.exists() or not _create(database, *budget):
-            raise LedgerError(f"There is a ledger at {database.name}; open it with Ledger.open.")
+            how = choose_words("open it with Ledger.open", "`scoreshield ledger status` shows it")
+            raise LedgerError(f"There is a ledger at {database.name}; {how}.")
         return cls._open_in(database)
 
     @classmethod
@@ -187,9 +209,7 @@ class Ledger(NotebookObject):
         """
         database = open_database(url)
         if not database.exists():
-            raise LedgerError(
-                f"There is no ledger at {database.name}; make one with Ledger.create or `scoreshield ledger init`."
-            )
+            raise LedgerError(f"There is no ledger at {database.name}; {_describe_creation()}.")
         return cls._open_in(database)
 
     @classmethod
@@ -208,12 +228,25 @@ class Ledger(NotebookObject):
         self._limit = LedgerLimit(self.epsilon, self.delta, int(self._facts["rules"]))
 
     def __repr__(self) -> str:
-        return f"Ledger({self._database.name!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
+        return f"<Ledger {self._short_name}: {self._describe_limit()} for each dataset>"
+
+    @property
+    def _short_name(self) -> str:
+        """The name of the file, or the address of a server without a password."""
+        return self.name.rpartition("/")[2] if self.name.startswith("sqlite:") else self.name
+
+    def _describe_limit(self) -> str:
+        return f"at most epsilon {format_bound(self.epsilon)} at delta {format_bound(self.delta)}"
 
     @property
     def name(self) -> str:
         """The address, without a password."""
         return self._database.name
+
+    @property
+    def id(self) -> str:
+        """The random id that the ledger got when it was made."""
+        return str(self._facts["id"])
 
     @validate()
     def spend(
@@ -352,7 +385,11 @@ class Ledger(NotebookObject):
                 books.add(where, number + place, unit, profile, kind)
             return books
 
-        def write_charges(session: Session) -> list[Entry]:
+        def write_charges(
+            session: Session, check_beside: SessionCheck | None, record: SessionRecord | None
+        ) -> list[Entry]:
+            if check_beside is not None:
+                check_beside(session)
             previous, above = self._check_head(session)
             number = 1 if above is None else above.id + 1
             books = add_charges(session, number)
@@ -369,9 +406,18 @@ class Ledger(NotebookObject):
                 session.advance(above)
                 row = books.write_row(where, above)
                 self._read_back(session, entries, where, row)
+            if record is not None:
+                record(session, entries)
             return entries
 
-        pending = PendingCharge(lambda: self._database.write(write_charges))
+        def charge(
+            check: SessionCheck | None = None, record: SessionRecord | None = None, session: Session | None = None
+        ) -> list[Entry]:
+            if session is not None:
+                return write_charges(session, check, record)
+            return self._database.write(lambda own: write_charges(own, check, record))
+
+        pending = PendingCharge(charge)
         if check:
             self._database.read(lambda session: add_charges(session, session.read_last_number() + 1))
         return pending
@@ -426,6 +472,23 @@ class Ledger(NotebookObject):
         headrooms = [budget.headroom for budget in self._filters(dataset)]
         return Headroom(*(min(values) for values in zip(*((h.pure, h.mu, h.gaussian) for h in headrooms), strict=True)))
 
+    @validate()
+    def count_fitting(self, item: Any, *, dataset: str | None = None, most: int = 10**6) -> int:
+        """Count how many more charges of a guarantee fit the budget of one dataset now, up to ``most``."""
+        return min(budget.count_fitting(item, most) for budget in self._filters(dataset))
+
+    def keep_connections(self, most: int) -> None:
+        """Keep up to this many connections to the database open, for a process that charges often."""
+        self._database.keep_connections(most)
+
+    def read_beside(self, work: Callable[[Session], T]) -> T:
+        """Run work on tables beside the ledger, on one consistent state, and return its result."""
+        return self._database.read(work)
+
+    def write_beside(self, work: Callable[[Session], T]) -> T:
+        """Run work on tables beside the ledger, under its lock, and return its result."""
+        return self._database.write(work)
+
     def datasets(self) -> list[str]:
         """List the names that were charged. Earlier versions also charged fingerprints, which start "hmac-sha256:"."""
         return self._database.read(lambda session: self._open_books(session).list_names())
@@ -479,7 +542,7 @@ class Ledger(NotebookObject):
 
     def _summarise(self) -> ObjectSummary:
         title = f"Ledger {self.name}"
-        limit = f"at most {self.epsilon!r} at delta {self.delta!r}, for each dataset"
+        limit = f"{self._describe_limit()}, for each dataset"
         try:
             entries, totals = self.entries(), self.list_totals()
         except LedgerError as error:  # a notebook shows an object, and raises nothing
@@ -590,7 +653,7 @@ class Ledger(NotebookObject):
         return json.dumps(content, indent=1) + "\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Account(NotebookObject):
     """The line of one collection in a ledger, with the notes who and why of its charges."""
 
@@ -598,6 +661,10 @@ class Account(NotebookObject):
     dataset: str | None
     who: str | None = None
     why: str = ""
+
+    def __repr__(self) -> str:
+        of = "all datasets" if self.dataset is None else f"{self.dataset!r}"
+        return f"<Account of {of} in {self.ledger._short_name}: {self.ledger._describe_limit()}>"
 
     def spend(self, item: Any, *, adjacency: Adjacency | None = None, same_people: bool = False) -> Entry:
         """Charge this account; see `Ledger.spend`."""
@@ -642,6 +709,10 @@ class Account(NotebookObject):
         """The largest pure and the largest Gaussian mechanism that would still fit."""
         return self.ledger.headroom_on(self.dataset)
 
+    def count_fitting(self, item: Any, *, most: int = 10**6) -> int:
+        """Count how many more charges of a guarantee fit; see `Ledger.count_fitting`."""
+        return self.ledger.count_fitting(item, dataset=self.dataset, most=most)
+
     def entries(self) -> list[Entry]:
         """List the entries that count against this account, in order, with those that name no dataset."""
         own = (None, self.dataset)
@@ -649,7 +720,7 @@ class Account(NotebookObject):
 
     def _summarise(self) -> ObjectSummary:
         title = f"Account {'of all datasets' if self.dataset is None else self.dataset} in {self.ledger.name}"
-        limit = f"at most {self.ledger.epsilon!r} at delta {self.ledger.delta!r}"
+        limit = self.ledger._describe_limit()
         try:
             entries, spent, remaining = self.entries(), self.spent, self.remaining
             newest = _list_entry_columns(entries[-SHOWN_ROWS:])
@@ -748,6 +819,11 @@ def open_database(url: Any) -> LedgerDatabase:
         return PostgresDatabase(url)
     got = repr(url) if not isinstance(url, str) or "@" not in url else "another address"
     raise InvalidInput(f"The 'url' parameter of Ledger must be sqlite:///PATH or postgresql://... Got {got} instead.")
+
+
+def _describe_creation() -> str:
+    """Say how a ledger is made."""
+    return choose_words("make one with Ledger.create", "make one with `scoreshield ledger init`")
 
 
 def _create(database: LedgerDatabase, epsilon: float, delta: float) -> bool:

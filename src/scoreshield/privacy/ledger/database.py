@@ -1,7 +1,7 @@
 """The database of a ledger: its tables, the statements of one transaction, and what each database must do.
 
 It runs a piece of work in one transaction, under one lock: `.sqlite` in one file, `.postgres` on a
-server. A connection lasts for one transaction.
+server. A connection lasts for one transaction, unless `LedgerDatabase.keep_connections` was called.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ OBJECTS = {
     ("table", "scoreshield_accounts"): _ACCOUNTS,
     ("index", "scoreshield_entries_by_dataset"): _BY_DATASET,
 }
+#: Tables of the service lie beside those of the ledger, so that an answer and its charge are one transaction.
+BESIDE = "scoreshield_service_"
+#: So does the table of the keys of distributed releases, so that a key and its charge are one transaction.
+RELEASE_KEYS = "scoreshield_release_keys"
 _FIELDS = ", ".join(COLUMNS)
 _PAGE = 1000
 
@@ -51,6 +55,10 @@ class Session:
 
     def __init__(self, execute: Callable[..., Any], has_accounts: bool, self_check: str | None = None) -> None:
         self._execute, self._has_accounts, self._self_check = execute, has_accounts, self_check
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        """Run a statement on tables beside the ledger, in this transaction. A ``?`` stands for each value."""
+        return self._execute(statement, values)
 
     def read_facts(self) -> tuple[str, str, int, str] | None:
         """Read the facts, the key, the number of entries and the head of the ledger; None without a ledger."""
@@ -133,6 +141,23 @@ class Session:
             yield from (Entry(*row) for row in page)
             before = page[-1][0]
 
+    def read_newest(self, dataset: str | None, before: int, number: int) -> list[Entry]:
+        """Read this many entries of one account before one number, the newest first."""
+        where, values = _write_condition(dataset)
+        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE {where} AND id < ? ORDER BY id DESC LIMIT {number:d}"
+        return [Entry(*row) for row in self._execute(query, (*values, before)).fetchall()]
+
+    def count_by_day(self, dataset: str | None) -> list[tuple[str, str, str, int]]:
+        """Count the entries of one account by day, kind and profile, in the order of days. This reads all of them."""
+        where, values = _write_condition(dataset)
+        day = "SUBSTR(time, 1, 10)"
+        rows = self._execute(
+            f"SELECT {day}, kind, profile, COUNT(*) FROM scoreshield_entries WHERE {where} "
+            f"GROUP BY {day}, kind, profile ORDER BY {day}",
+            values,
+        ).fetchall()
+        return [(str(row[0]), str(row[1]), str(row[2]), int(row[3])) for row in rows]
+
     def read_datasets(self) -> list[str]:
         """Read the names of the accounts. Each takes one look at the index, for any number of entries."""
         rows = self._execute(
@@ -211,6 +236,9 @@ class LedgerDatabase(ABC):
     @abstractmethod
     def create(self, facts: str, key: str, head: str) -> bool:
         """Make the ledger. Return False if there is one: another process may have made it just now."""
+
+    def keep_connections(self, most: int) -> None:  # noqa: B027
+        """Keep up to this many connections open for later transactions. Without this call none is kept."""
 
     def is_at(self, path: Path) -> bool:  # noqa: ARG002
         """Return whether the ledger is this file."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -93,12 +93,11 @@ class Entry:
 
     def seal(self) -> Entry:
         """Return this entry with its hash."""
-        return Entry(**{**asdict(self), "hash": self.compute_hash()})
+        return replace(self, hash=self.compute_hash())
 
     def compute_hash(self) -> str:
         """Compute the hash of the other fields."""
-        facts = asdict(self)
-        del facts["hash"]
+        facts = {name: value for name, value in vars(self).items() if name != "hash"}
         try:
             return hash_canonical_json(facts)
         except (TypeError, ValueError, RecursionError):  # a damaged database may hold anything
@@ -107,7 +106,7 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with profile and guarantee as objects."""
         try:
-            return {**asdict(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
+            return {**vars(self), "profile": read_json(self.profile), "guarantee": read_json(self.guarantee)}
         except (ValueError, TypeError):
             raise LedgerError(f"Entry {shorten(self.id)} holds a profile or guarantee that cannot be read.") from None
 
@@ -129,6 +128,24 @@ class Entry:
         except (LedgerError, ValueError, TypeError):
             return "holds a privacy profile or guarantee that cannot be read"
         return None
+
+
+def verify_export(data: dict[str, Any]) -> tuple[str, str | None]:
+    """Compute the chain of an exported ledger again; return its head and what is wrong with it, or None."""
+    last, number = hash_canonical_json(data["ledger"]), 0
+    for facts in data["entries"]:
+        try:
+            texts = {name: write_canonical_json(facts[name]) for name in ("profile", "guarantee")}
+            entry = Entry(**{**facts, **texts})
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return f"{number}:{last}", f"Entry {number + 1} of the file is not complete or not valid."
+        fault = entry.find_fault(last)
+        if fault is None and entry.id != number + 1:
+            fault = "does not have the number that follows"
+        if fault is not None:
+            return f"{number}:{last}", f"Entry {shorten(entry.id)} {fault}."
+        last, number = entry.hash, number + 1
+    return f"{number}:{last}", None
 
 
 def is_time(text: object) -> bool:

@@ -6,8 +6,12 @@ reads. It never commits asynchronously.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -40,12 +44,15 @@ class PostgresDatabase(LedgerDatabase):
         self.name = _write_address(parts)
         # These are closures, because attributes appear in every dump of variables.
         self._hide = _make_redactor([parts[name] for name in _SECRET if parts.get(name)])
-        self._connect: Callable[[], Any] = lambda: psycopg.connect(
-            url, connect_timeout=10, application_name="scoreshield"
+        self._pool = _ConnectionPool(
+            lambda: psycopg.connect(url, connect_timeout=10, application_name="scoreshield"), psycopg.Error
         )
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A ledger on a server cannot be pickled: its address may hold a password. Open it again.")
+
+    def keep_connections(self, most: int) -> None:
+        self._pool.most = most
 
     def exists(self) -> bool:
         def work(connection: Any) -> bool:
@@ -109,7 +116,7 @@ class PostgresDatabase(LedgerDatabase):
         psycopg = self._psycopg
         for attempt in range(_RETRIES):
             try:
-                with self._connect() as connection:
+                with self._pool.borrow() as connection:
                     return work(connection)
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
                 time.sleep(0.01 * 2**attempt)
@@ -121,6 +128,67 @@ class PostgresDatabase(LedgerDatabase):
                 failure = LedgerError(f"The ledger {self.name} cannot be used: {reason}; {database.UNKNOWN_OUTCOME}.")
             raise failure  # outside the except block, so that the error of the driver is not its context
         raise LedgerError(f"Too many processes charged the ledger {self.name} at the same time; nothing was charged.")
+
+
+class _ConnectionPool:
+    """Connections for one transaction each. Those that ended well are kept for the next one, up to a number.
+
+    Attributes:
+        most: How many idle connections are kept; none by default.
+    """
+
+    def __init__(self, connect: Callable[[], Any], failures: type[Exception]) -> None:
+        self._connect, self._failures, self.most = connect, failures, 0
+        self._idle: deque[Any] = deque()
+        self._process = os.getpid()
+        weakref.finalize(self, _close_all, self._idle, self._process)
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[Any]:
+        """Open a transaction. It is committed at the end of the block, and rolled back after an error."""
+        connection = self._take()
+        try:
+            yield connection
+            connection.commit()
+        except BaseException:
+            connection.close()  # this rolls back, and a connection that failed is not used again
+            raise
+        if len(self._idle) < self.most:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _take(self) -> Any:
+        """Take an idle connection that the server still answers on, or open another one."""
+        if os.getpid() != self._process:
+            _FOREIGN_CONNECTIONS.append(self._idle)
+            self._idle, self._process = deque(), os.getpid()
+            weakref.finalize(self, _close_all, self._idle, self._process)
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            try:
+                connection.execute("SELECT 1")
+                connection.rollback()
+            except self._failures:
+                connection.close()
+            else:
+                return connection
+        return self._connect()
+
+
+#: Connections of a parent process. Closing one in a child would end the session of the parent.
+_FOREIGN_CONNECTIONS: list[deque[Any]] = []
+
+
+def _close_all(connections: deque[Any], process: int) -> None:
+    if os.getpid() != process:
+        _FOREIGN_CONNECTIONS.append(connections)
+        return
+    while connections:
+        connections.pop().close()
 
 
 _SECRET = ("password", "sslpassword", "passfile", "service")

@@ -12,6 +12,10 @@ a new ledger is not made beside one. No ledger is used beside a write-ahead log,
 
 A fork copies what SQLite believes about its locks, but not the locks. So a fork waits until no other thread is in a
 transaction here, and a child starts without one. A child whose own thread was in one cannot use SQLite any more.
+
+A process that charges often may keep connections between transactions. A kept connection is outside of every
+transaction, so it holds no lock. It is used again only in the process that opened it, and only while the file of the
+ledger is the one that it opened.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from scoreshield._files import sync_folder
@@ -114,10 +118,21 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+class _KeptConnection(NamedTuple):
+    """A connection outside of every transaction, with its process and the identity of its file."""
+
+    connection: sqlite3.Connection
+    process: int
+    file: tuple[int, int]
+
+
 class SQLiteDatabase(LedgerDatabase):
     """A ledger in one file, for any number of processes on one host."""
 
     def __init__(self, url: str) -> None:
+        self._kept: list[_KeptConnection] = []
+        self._most_kept = 0
+        self._checked: dict[int, tuple[int, bool]] = {}  # by kept connection: its schema, and if it has a table of sums
         given = url.removeprefix("sqlite:///")
         if given == ":memory:":
             raise InvalidInput("A ledger must outlive its process: give it a file, such as sqlite:///ledger.db.")
@@ -128,6 +143,12 @@ class SQLiteDatabase(LedgerDatabase):
                 f"The ledger's address {url[:80]!r} names no usable file: {explain_failure(error)}."
             ) from None
         self.name = f"sqlite:///{self._path}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_kept": [], "_most_kept": 0, "_checked": {}}  # a connection belongs to one process
+
+    def keep_connections(self, most: int) -> None:
+        self._most_kept = most
 
     def exists(self) -> bool:
         try:
@@ -201,11 +222,21 @@ class SQLiteDatabase(LedgerDatabase):
     def _check_tables(self, connection: sqlite3.Connection) -> bool:
         """Return whether there is a table of sums, and reject what could change what a charge reads or writes.
 
-        Only the tables and the index of a ledger are allowed, with exactly the statements that make them. A trigger, a
-        view, or a table with more columns raises an error.
+        Only the tables and the index of a ledger are allowed, with exactly the statements that make them, and plain
+        tables of the service and of release keys with their indexes, which no statement of a charge reads. A trigger, a
+        view, a virtual table, or a table with more columns raises an error.
         """
+        # A kept connection uses its own copy of the schema until the version of the schema changes.
+        version = int(connection.execute("PRAGMA schema_version").fetchone()[0])
+        checked = self._checked.get(id(connection))
+        if checked is not None and checked[0] == version:
+            return checked[1]
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-        found = {(str(row[0]), str(row[1])): str(row[3]) for row in rows if not _is_automatic(row[1], row[2])}
+        found = {
+            (str(row[0]), str(row[1])): str(row[3])
+            for row in rows
+            if not _is_automatic(row[1], row[2]) and not _is_beside(*row)
+        }
         if ("table", "scoreshield_ledger") not in found:
             what = "is a database without a ledger" if rows else "exists and holds no ledger"
             raise LedgerError(f"{self._path} {what}; name another file.")
@@ -215,7 +246,10 @@ class SQLiteDatabase(LedgerDatabase):
                     f"The ledger {self._path} holds the {' '.join(object_)}, which no ledger has. It could change what "
                     "is charged, so nothing was charged."
                 )
-        return ("table", "scoreshield_accounts") in found
+        has_accounts = ("table", "scoreshield_accounts") in found
+        if self._most_kept:
+            self._checked[id(connection)] = (version, has_accounts)
+        return has_accounts
 
     @contextlib.contextmanager
     def _transaction(self, begin: str, path: Path | None = None) -> Iterator[sqlite3.Connection]:
@@ -242,10 +276,8 @@ class SQLiteDatabase(LedgerDatabase):
         while True:
             stack.enter_context(_gate.enter())
             self._check_beside(path)
-            connection = stack.enter_context(_connect(path))
             try:
-                connection.execute("PRAGMA synchronous=EXTRA")
-                connection.execute("PRAGMA fullfsync=ON")
+                connection = stack.enter_context(self._borrow(path))
                 connection.execute(begin)
                 connection.execute("SELECT 1 FROM sqlite_master").fetchone()
                 if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
@@ -261,6 +293,49 @@ class SQLiteDatabase(LedgerDatabase):
             stack.close()
             time.sleep(0.001 + 0.01 * secrets.randbelow(1000) / 1000)
 
+    @contextlib.contextmanager
+    def _borrow(self, path: Path) -> Iterator[sqlite3.Connection]:
+        """Take a kept connection or open one. After a block without an error it is kept, if there is room."""
+        kept = self._take_kept(path)
+        if kept is None:
+            file, process, connection = _identify_file(path), os.getpid(), _connect(path)
+            self._checked.pop(id(connection), None)  # of an earlier connection in the same place of memory
+        else:
+            connection, process, file = kept
+        is_good = False
+        try:
+            yield connection
+            if os.getpid() == process and connection.in_transaction:
+                connection.execute("ROLLBACK")
+            is_good = True
+        finally:
+            if os.getpid() != process:
+                _abandon(connection)
+            elif is_good and path == self._path and len(self._kept) < self._most_kept:
+                self._kept.append(_KeptConnection(connection, process, file))
+            else:
+                self._close(connection)
+
+    def _close(self, connection: sqlite3.Connection) -> None:
+        self._checked.pop(id(connection), None)
+        connection.close()
+
+    def _take_kept(self, path: Path) -> _KeptConnection | None:
+        """Take a kept connection to the file that is there now; close those to a file that was there before."""
+        while path == self._path and self._kept:
+            try:
+                kept = self._kept.pop()
+            except IndexError:  # another thread took it
+                return None
+            if kept.process != os.getpid():
+                _abandon(kept.connection)
+            elif kept.file != _identify_file(path):
+                self._close(kept.connection)
+            else:
+                kept.connection.execute("PRAGMA busy_timeout=0")  # `_begin` waits for the lock
+                return kept
+        return None
+
     def _check_nothing_is_left(self) -> None:
         """Reject files that an earlier database of this name left: SQLite would write them into the new ledger."""
         left = [f"{self._path}{ending}" for ending in ("-journal", "-wal", "-shm")]
@@ -273,7 +348,9 @@ class SQLiteDatabase(LedgerDatabase):
 
     def _check_beside(self, path: Path) -> None:
         """Reject a second name, and a write-ahead log before SQLite writes it into the ledger."""
-        if os.path.lexists(os.path.realpath(path) + "-wal"):
+        # SQLite keeps its files beside the file itself. A link in the folders above leads to the same place.
+        real = os.path.realpath(path) if path.is_symlink() else str(path)
+        if os.path.lexists(real + "-wal"):
             raise LedgerError(_explain_write_ahead(path))
         self._check_one_name(path)
 
@@ -328,21 +405,39 @@ def _is_automatic(name: Any, table: Any) -> bool:
     return str(name).startswith("sqlite_autoindex_") and ("table", str(table)) in OBJECTS
 
 
-@contextlib.contextmanager
-def _connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection, and close it after the block in the process that opened it."""
+def _is_beside(kind: Any, name: Any, table: Any, statement: Any) -> bool:
+    """Return whether this is a plain table of the service or of release keys, or an index of one."""
+    if not str(table).startswith(database.BESIDE) and str(table) != database.RELEASE_KEYS:
+        return False
+    if kind == "table":
+        return str(name) == str(table) and " ".join(str(statement).split()).upper().startswith("CREATE TABLE ")
+    return str(kind) == "index"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a connection for any thread, though only one at a time uses it."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     address = f"file:{quote(str(path))}?mode=rw"
-    connection = sqlite3.connect(address, uri=True, timeout=0.0, isolation_level=None)
-    process = os.getpid()
+    connection = sqlite3.connect(address, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
     try:
-        yield connection
-    finally:
-        if os.getpid() == process:
-            connection.close()
-        else:  # a child must not roll back what its parent writes, not even when the child ends
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        connection.execute("PRAGMA synchronous=EXTRA")
+        connection.execute("PRAGMA fullfsync=ON")
+        connection.execute("PRAGMA secure_delete=ON")  # a release key of the service leaves no trace
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _abandon(connection: sqlite3.Connection) -> None:
+    """Leave a connection of the parent open: a child must not roll back what its parent writes, not even at its end."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _identify_file(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 Float = NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.uint64)
 
 #: The least distance between two cuts.
 LEAST_WIDTH = 2.0**-40
@@ -125,17 +126,17 @@ class LevelChannel:
     @cached_property
     def probabilities(self) -> Float:
         """The table as floats, for sums; draws use the integers."""
-        return self.weights.astype(np.float64) / WHOLE
+        return _freeze(self.weights.astype(np.float64) / WHOLE)
 
     @cached_property
     def _cumulative(self) -> NDArray[np.uint64]:
-        return np.cumsum(self.weights, axis=1, dtype=np.uint64)
+        return _freeze(np.cumsum(self.weights, axis=1, dtype=np.uint64))
 
     @cached_property
     def _tails(self) -> Float:
         """P[output number >= j] for j = 0, ..., m."""
         above = np.uint64(WHOLE) - self._cumulative
-        return np.concatenate([np.ones((len(above), 1)), above.astype(np.float64) / WHOLE], axis=1)
+        return _freeze(np.concatenate([np.ones((len(above), 1)), above.astype(np.float64) / WHOLE], axis=1))
 
     def level_of(self, scores: ArrayLike) -> NDArray[np.int64]:
         """Find the number of each score's level. A score outside the range has the level at its nearer end."""
@@ -263,9 +264,12 @@ def _whole_weights(weights: Any, shape: tuple[int, int]) -> NDArray[np.uint64]:
     fits = numbers.shape == shape and all(type(weight) is int and weight >= 0 for weight in numbers.flat)
     if not fits or any(sum(row) != WHOLE for row in numbers.tolist()):
         _validation.reject("weights", must, weights)
-    table = numbers.astype(np.uint64)
-    table.flags.writeable = False
-    return table
+    return _freeze(numbers.astype(np.uint64))
+
+
+def _freeze(table: NDArray[Number]) -> NDArray[Number]:
+    """Copy a table to an array that cannot be made writable."""
+    return np.frombuffer(table.tobytes(), dtype=table.dtype).reshape(table.shape)
 
 
 def _verify(rows: Sequence[Sequence[int]], epsilon: float, delta: float) -> None:

@@ -19,14 +19,16 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scoreshield import _validation
+from scoreshield._formatting import format_bound, format_number
 from scoreshield._validation import check_text, validate
+from scoreshield._views import Columns, NotebookObject, ObjectSummary
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.noise.gaussian import FINEST_STEP
@@ -45,15 +47,17 @@ _MOST_SIDE = (MOST_CELLS - 1) // 2
 _MARGIN, _SUM_MARGIN = 2.0**-48, 2.0**-36
 #: A claim may lie below the computed profile by so much: the rounding of a law to a table.
 _CLAIM_SHARE, _CLAIM_ROOM = 1e-6, 1e-12
-#: Of the stated curve: the error between two knots, relative and absolute, and the most knots.
-_CURVE_SHARE, _CURVE_ROOM, _MOST_KNOTS = 0.01, 1e-15, 256
+#: Of the stated curve: the error between two knots, relative and absolute, and the most knots, with that of a release.
+_CURVE_SHARE, _CURVE_ROOM, MOST_KNOTS = 0.01, 1e-15, 257
 #: Tails below this are outside every table.
 _LEAST_TAIL = 2.0**-126
+#: Where a notebook shows the delta.
+_SHOWN_EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0)
 _LARGEST_EPSILON = 700.0
 
 
 @dataclass(frozen=True, repr=False)
-class CustomNoise:
+class CustomNoise(NotebookObject):
     """Additive noise of a law that the caller chooses, as a table on the grid. `tabulate` makes the table.
 
     Attributes:
@@ -79,7 +83,7 @@ class CustomNoise:
     def __post_init__(self) -> None:
         must = f"at most {MOST_CELLS:,} whole numbers >= 0 that sum to 2^128, with the first and the last above 0"
         weights = self.weights
-        if not isinstance(weights, tuple) or not 0 < len(weights) <= MOST_CELLS:
+        if type(weights) is not tuple or not 0 < len(weights) <= MOST_CELLS:
             _validation.reject("weights", must, type(weights))
         if not all(type(weight) is int and weight >= 0 for weight in weights) or not (weights[0] and weights[-1]):
             _validation.reject("weights", must, type(weights))
@@ -87,8 +91,9 @@ class CustomNoise:
             _validation.reject("weights", must, type(weights))
         if type(self.first) is not int or abs(self.first) > 2**40:
             _validation.reject("first", "a whole number of grid steps", self.first)
-        _check_step(self.step)
+        object.__setattr__(self, "step", _check_step(self.step))
         sensitivity = _validation.check_positive(self.sensitivity, "sensitivity")
+        object.__setattr__(self, "sensitivity", sensitivity)
         if math.fmod(sensitivity, self.step) or not 1 <= sensitivity / self.step <= MOST_STEPS:
             _validation.reject("sensitivity", f"a whole number of grid steps, at most {MOST_STEPS:,}", sensitivity)
         check_text(self.label, "label")
@@ -100,6 +105,20 @@ class CustomNoise:
             f"<CustomNoise {self.label!r} of {len(self.weights):,} cells, standard deviation {self.std:.4g}, "
             f"sensitivity {self.sensitivity:g}>"
         )
+
+    def _summarise(self) -> ObjectSummary:
+        facts = {
+            "Standard deviation": format_number(self.std),
+            "Moves by at most": f"{format_number(self.sensitivity)}, the range of the scores",
+            "Table": f"{len(self.weights):,} cells of {format_bound(self.step)}",
+        }
+        stated = "computed" if self.claimed_profile is None else "the claim, or the computed value where it is larger"
+        deltas = [float(self._curve.delta_at(epsilon)) for epsilon in _SHOWN_EPSILONS]
+        columns: Columns = {"epsilon": list(_SHOWN_EPSILONS), "delta": deltas}
+        return ObjectSummary(f"CustomNoise {self.label!r}", "", facts, columns, f"Its privacy, {stated}")
+
+    def _list_columns(self) -> Columns:
+        return {"epsilon": list(self._curve.losses), "delta": list(self._curve.deltas)}
 
     @classmethod
     @validate(score_range=check_score_range)
@@ -164,20 +183,20 @@ class CustomNoise:
     @cached_property
     def probabilities(self) -> Float:
         """The table as floats, for sums; draws use the whole numbers."""
-        return np.array([weight / discrete.TABLE_WHOLE for weight in self.weights])
+        return _read_probabilities(self.weights)
 
     @cached_property
     def _edges(self) -> Float:
-        return np.asarray((np.arange(len(self.weights) + 1) + (self.first - 0.5)) * self.step, dtype=np.float64)
+        return _freeze((np.arange(len(self.weights) + 1) + (self.first - 0.5)) * self.step)
 
     @cached_property
     def _rises(self) -> Float:
-        return np.array([0.0, *(total / discrete.TABLE_WHOLE for total in itertools.accumulate(self.weights))])
+        return _freeze([0.0, *(total / discrete.TABLE_WHOLE for total in itertools.accumulate(self.weights))])
 
     @cached_property
     def _falls(self) -> Float:
         tails = list(itertools.accumulate(reversed(self.weights)))
-        return np.array([*(total / discrete.TABLE_WHOLE for total in reversed(tails)), 0.0])
+        return _freeze([*(total / discrete.TABLE_WHOLE for total in reversed(tails)), 0.0])
 
     @cached_property
     def std(self) -> float:
@@ -228,7 +247,7 @@ class CustomNoise:
 
     def bound_delta(self, epsilon: float, *, is_lower: bool = False) -> float:
         """Bound the exact delta of the table at ``epsilon`` from above; from below if ``is_lower``."""
-        return _bound_divergence(self.probabilities, self.width, epsilon, is_lower=is_lower)
+        return _bound_table(self.weights, self.width, epsilon, is_lower)
 
     def state_profile(self, epsilon: float) -> CurveProfile:
         """Return the curve for a certificate: the claim, or the computed profile where it is larger; exact at epsilon.
@@ -242,6 +261,10 @@ class CustomNoise:
         knots = dict(zip(curve.losses, curve.deltas, strict=True)) | {epsilon: self._state_delta(epsilon)}
         return _make_curve(knots)
 
+    def rebuild(self) -> CustomNoise:
+        """Return a new object with the same table and claim, checked again, without anything that this one caches."""
+        return CustomNoise(self.weights, self.first, self.step, self.sensitivity, self.label, self.claimed_profile)
+
     def drop_claim(self) -> CustomNoise:
         """Return the table without the claim, as a release holds it."""
         return self if self.claimed_profile is None else replace(self, claimed_profile=None)
@@ -252,7 +275,7 @@ class CustomNoise:
         return _make_curve({epsilon: self._state_delta(epsilon) for epsilon in self._compute_curve(self.width).losses})
 
     def _compute_curve(self, width: int) -> CurveProfile:
-        return _trace_curve(lambda epsilon: _bound_divergence(self.probabilities, width, epsilon))
+        return _trace_curve(lambda epsilon: _bound_table(self.weights, width, epsilon, False))
 
     def _state_delta(self, epsilon: float) -> float:
         """Return the larger of the claim and the upper bound at epsilon; reject a claim below the lower bound."""
@@ -437,6 +460,22 @@ def _name_law(law: Any) -> str:
 # From a table to its privacy.
 
 
+def _freeze(values: ArrayLike) -> Float:
+    """Copy numbers to an array that cannot be made writable."""
+    return np.frombuffer(np.asarray(values, dtype=np.float64).tobytes(), dtype=np.float64)
+
+
+@lru_cache(maxsize=4)
+def _read_probabilities(weights: tuple[int, ...]) -> Float:
+    return _freeze([weight / discrete.TABLE_WHOLE for weight in weights])
+
+
+@lru_cache(maxsize=2048)
+def _bound_table(weights: tuple[int, ...], width: int, epsilon: float, is_lower: bool) -> float:
+    """Bound the delta of a table, from the weights that are drawn; equal tables share the result."""
+    return _bound_divergence(_read_probabilities(weights), width, epsilon, is_lower=is_lower)
+
+
 def _bound_divergence(p: Float, width: int, epsilon: float, *, is_lower: bool = False) -> float:
     """Bound the largest Σ (p_i - e^epsilon p_(i-s))_+ over all shifts of at most ``width`` cells, on the safe side."""
     side = -1.0 if is_lower else 1.0
@@ -466,7 +505,7 @@ def _trace_curve(delta_at: ProfileFunction) -> CurveProfile:
     for knot in np.linspace(0, last, 17)[1:].tolist():
         values[knot] = delta_at(knot)
     todo = list(itertools.pairwise(sorted(values)))
-    while todo and len(values) < _MOST_KNOTS:
+    while todo and len(values) < MOST_KNOTS - 1:
         left, right = todo.pop(0)
         middle = (left + right) / 2
         share = math.expm1(middle - right) / math.expm1(left - right)

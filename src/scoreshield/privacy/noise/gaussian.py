@@ -15,12 +15,15 @@ from scoreshield._validation import validate
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.profiles import GaussianProfile, Profile
 from scoreshield.privacy.sampling.gaussian import fill_rounded_gaussian
+from scoreshield.privacy.sampling.parallel import BLOCK, draw_blocks, has_blocks
 from scoreshield.privacy.sampling.stream import Stream
 
 #: A grid step is a power of two, at least this number of halvings below the standard deviation of the noise.
 GRID_BITS = 26
 #: No step is smaller than this, so that every released value is fewer than 2^53 whole steps.
 FINEST_STEP = 2.0**-50
+#: Research streams are read in blocks of this size, which decides what a seed draws.
+_RESEARCH_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,29 @@ def add_noise(values: NDArray[np.float64], law: _DrawableLaw, step: float, strea
     """Replace clean values, in place, by round(value / step) * step plus exact noise on the same grid.
 
     ``values`` is one-dimensional. Each result is a multiple of ``step`` and exact in double precision. The noise is
-    drawn without reading the values, so neither its time nor its randomness depends on them.
+    drawn without reading the values, so neither its time nor its randomness depends on them. Secure noise is drawn in
+    blocks by several threads (`scoreshield.privacy.sampling.parallel`).
     """
-    block = 1 << 20
-    noise = np.empty(min(block, len(values)))
-    for start in range(0, len(values), block):
-        part = values[start : start + block]
-        draws = noise[: len(part)]
+    size = BLOCK if has_blocks(stream) else _RESEARCH_BLOCK
+    rooms: list[NDArray[np.float64]] = []  # one per thread
+    inverse, is_power = 1 / step, math.frexp(step)[0] == 0.5
+
+    def add(part: NDArray[np.float64], stream: Stream) -> None:
+        try:
+            room = rooms.pop()
+        except IndexError:
+            room = np.empty(min(size, len(values)))
+        draws = room[: len(part)]
         law.fill(stream, step, draws)
-        part /= step
+        if is_power:
+            part *= inverse  # exact, as the quotient is, and faster
+        else:
+            part /= step
         np.rint(part, out=part)
         part += draws
         part += 0.0  # make -0.0 positive: it arises only from a clean score near 0, and would reveal it
         part *= step
+        rooms.append(room)
+
+    starts = range(0, len(values), size)
+    draw_blocks(stream, (values[start : start + size] for start in starts), len(starts), add)

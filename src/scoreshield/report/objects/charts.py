@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scoreshield._formatting import typeset_attack_rate, typeset_interval, typeset_number, typeset_percent_tick
 from scoreshield.audit.result import AuditResult
+from scoreshield.decisions.worth import Worth
 from scoreshield.errors import InvalidInput
 from scoreshield.plan.base import Plan
 from scoreshield.plan.choice import Choice
@@ -20,6 +21,7 @@ from scoreshield.plan.retrieval_plan import RetrievalPlan
 from scoreshield.plan.verification_plan import VerificationPlan
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger.accounts import Account, Ledger
+from scoreshield.privacy.noise import CustomNoise
 from scoreshield.releases.batch import BatchRelease
 from scoreshield.releases.index import PrivateIndex
 from scoreshield.releases.results import (
@@ -48,6 +50,8 @@ Float = NDArray[np.float64]
 
 _WIDTH, _HEIGHT = 7.0, 4.6
 _BINS = 40
+#: Bins of the density of a noise law: enough for a smooth line, and few enough that each holds many cells.
+_DENSITY_STEPS = 120
 #: How many hits and datasets one plot has room for.
 _MOST_BARS = 20
 _RECALL_SIZES = (1, 3, 10, 30, 100)
@@ -167,6 +171,34 @@ def _draw_hits(hits: Hits, axes: Axes) -> None:
     axes.set_yticks(places, [_shorten(str(one)) for one in hits.ids[:shown]], parse_math=False)
     axes.invert_yaxis()
     axes.set(xlabel="score" if hits.noise_std is not None else "place of the released level", title="Hits, best first")
+    _add_legend(axes)
+
+
+@draw_on_axes.register(CustomNoise)
+def _draw_noise(noise: CustomNoise, axes: Axes) -> None:
+    """Draw the density of a law, up to its ends or where one draw in ten thousand lies beyond."""
+    low, high = (float(noise.quantile(rate)) for rate in (5e-5, 1 - 5e-5))
+    steps = np.linspace(low, high, _DENSITY_STEPS + 1)
+    heights = np.diff(noise.cdf(steps)) / np.diff(steps)
+    chart = Chart(
+        f"Noise of {_shorten(noise.label)}, standard deviation {typeset_number(noise.std)}",
+        Axis("noise on a score", low, high),
+        Axis("density", 0.0, 1.08 * float(heights.max())),
+    )
+    _add_steps(chart, steps, heights, "custom noise")
+    draw_chart(chart, axes)
+
+
+@draw_on_axes.register(Worth)
+def _draw_worth(worth: Worth, axes: Axes) -> None:
+    """Draw the predicted recall with its interval, beside that without privacy."""
+    palette = read_palette()
+    ends = np.abs(np.array(worth.interval) - worth.recall)[:, None]
+    axes.barh([0], [worth.recall], xerr=ends, color=palette["private"], label="private, nine times in ten", capsize=3.0)
+    axes.barh([1], [worth.clean], color=palette["clean"], label="without privacy")
+    axes.set_yticks([0, 1], ["private", "without privacy"])
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1), xlabel="recall", title=f"Predicted recall, {worth.asked}")
     _add_legend(axes)
 
 

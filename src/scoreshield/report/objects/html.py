@@ -49,9 +49,9 @@ def _add_facts(box: ET.Element, facts: Mapping[str, str]) -> None:
 
 
 def _add_table(box: ET.Element, columns: Mapping[str, Sequence[Any]], caption: str) -> None:
+    if caption:  # a caption element would wrap at the width of the table, which may be one narrow column
+        ET.SubElement(box, "p", {"style": "margin: 0.6em 0 0"}).text = _shorten(caption)
     table = ET.SubElement(box, "table", {"style": _TABLE})
-    if caption:
-        ET.SubElement(table, "caption", {"style": "text-align: left; caption-side: top"}).text = _shorten(caption)
     sides = {name: _choose_side(values) for name, values in columns.items()}
     head = ET.SubElement(ET.SubElement(table, "thead"), "tr")
     for name in columns:
