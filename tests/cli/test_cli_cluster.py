@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cluster_support import act_after
 from source_support import make_vectors, write_file
 
 import scoreshield as ss
 from scoreshield import distributed
 from scoreshield.cli import main
 from scoreshield.cli.cluster import restore_address
+from scoreshield.privacy.ledger.accounts import PendingCharge
 
 QUERY = ["--query", "q.npy"]
 KINDS = {
@@ -64,6 +66,22 @@ def test_every_kind(kind: str, folder: Path, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert str(release.guarantee) in shown
     assert "Written" in shown
+
+
+@pytest.mark.filterwarnings("ignore::scoreshield.UselessRelease")
+def test_abandoned_release(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A release that stops after its charge is ended by one command, and a second one says that there is no key."""
+    ledger = ss.Ledger.create("sqlite:///l.db", epsilon=100, delta=1e-5)
+    command = ["release", "scores", "vectors", *KINDS["scores"], "--engine", "local", "--output", "out"]
+    with pytest.MonkeyPatch.context() as patch:
+        act_after(patch, PendingCharge, "commit", (folder / "vectors" / "part-1.parquet").unlink)
+        assert run(*command, "--ledger", "l.db", "--dataset", "docs") == 2
+    capsys.readouterr()
+    assert run("ledger", "abandon", "l.db", "out") == 0
+    assert capsys.readouterr().out == "The release in out is abandoned; its charge stays.\n"
+    assert len(ledger.entries()) == 1
+    assert run("ledger", "abandon", "l.db", "out", "--json") == 2
+    assert "no key of a charged release" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore::scoreshield.UselessRelease")

@@ -123,11 +123,27 @@ def prepare(line: str) -> None:
     if "ledger.db" in line and "init" not in line:
         account = ss.Ledger.create("sqlite:///ledger.db", epsilon=10, delta=1e-6).account("letters")
         ss_release(rows, query, account)
+        if "abandon" in line:
+            stop_cluster_release(query, account)
     elif " r.npz" in line and "--output r.npz" not in line:
         ss_release(rows, query, None)
     if "index.npz" in line and "--output index.npz" not in line:
         ids = [str(number) for number in range(len(rows))]
         ss.release_index(rows, epsilon=20, changes="public", ids=ids).save("index.npz")
+
+
+def stop_cluster_release(query: Any, account: Any) -> None:
+    """Begin a release in parts, and interrupt it after its charge."""
+    from scoreshield import distributed
+
+    def stop(step: str, *_: int) -> None:
+        if step == "release":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distributed.release_scores(
+            "docs.npy", query, to="scores-of-q", epsilon=2, mechanism="staircase", ledger=account, progress=stop
+        )
 
 
 def ss_release(rows: Any, query: Any, account: Any) -> None:

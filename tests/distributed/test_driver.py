@@ -444,6 +444,38 @@ class TestStops:
             release(source, tmp_path / "out", ledger=account)
         assert len(account.entries()) == 1
 
+    @pytest.mark.parametrize("is_gone", [False, True])
+    def test_abandoned_release(
+        self, source: Path, tmp_path: Path, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A charged release that cannot go on loses its key, also where its folder is gone. The charge stays."""
+        account = make_account(tmp_path)
+        with monkeypatch.context() as patch:
+            act_after(patch, PendingCharge, "commit", (source / "1.npy").unlink)
+            with pytest.raises(FileError, match=r"Cannot read .*1\.npy"):
+                release(source, tmp_path / "out", ledger=account)
+        [(name, kept)] = ReleaseKeyTable(account.ledger).list_charged().items()
+        assert kept.secret is not None
+        assert kept.secret.hex().encode() in read_ledger(account)
+        if is_gone:
+            shutil.rmtree(tmp_path / "out")
+        with pytest.raises(InvalidInput, match="no key of a charged release"):
+            sd.abandon_release(tmp_path / "other", ledger=account.ledger)
+        assert ReleaseKeyTable(account.ledger).list_charged() != {}
+        assert sd.abandon_release(tmp_path / "out", ledger=account.ledger) == 1
+        assert kept.secret.hex().encode() not in read_ledger(account)
+        found = ReleaseKeyTable(account.ledger).read(name)
+        assert found is not None
+        assert found.secret is None
+        assert len(account.entries()) == 1
+        assert account.spent == pytest.approx(2.0)
+        with pytest.raises(InvalidInput, match="no key of a charged release"):
+            sd.abandon_release(tmp_path / "out", ledger=account.ledger)
+        np.save(source / "1.npy", np.load(source / "0.npy"))
+        if not is_gone:
+            with pytest.raises(LedgerError, match="was abandoned, or its last file is gone"):
+                release(source, tmp_path / "out", ledger=account)
+
     def test_vanished_file(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         account = make_account(tmp_path)
         act_after(monkeypatch, PendingCharge, "commit", (source / "1.npy").unlink)

@@ -98,6 +98,20 @@ def export_command(
     say(json.dumps(facts) if as_json else f"Wrote {output}; head {facts['head']}.")
 
 
+@app.command("abandon", epilog="scoreshield ledger abandon sqlite:///ledger.db scores-of-q")
+def abandon_command(
+    url: LedgerArgument,
+    folder: Annotated[str, typer.Argument(help="The folder of the release; it need not exist anymore.")],
+    as_json: Json = False,
+) -> None:
+    """Destroy the key of a charged cluster release that cannot go on. Its charge stays."""
+    from scoreshield.distributed.driver import abandon_release
+
+    destroyed = abandon_release(folder, ledger=Ledger.open(url))
+    facts = {"folder": folder, "keys_destroyed": destroyed}
+    say(json.dumps(facts) if as_json else f"The release in {_escape_controls(folder)} is abandoned; its charge stays.")
+
+
 def _read_price(entry: Entry) -> tuple[str, str, str]:
     """Read the mechanism of an entry, and the epsilon and delta that it charges.
 

@@ -5,6 +5,7 @@ the release when it is whole. docs/distributed.md says which engine to use, and 
 """
 
 from scoreshield.distributed.blocks import release_block
+from scoreshield.distributed.driver import abandon_release
 from scoreshield.distributed.readers import DistributedBatch, DistributedGram, DistributedHistogram, DistributedIndex
 from scoreshield.distributed.requests import (
     release_batch,
@@ -22,6 +23,7 @@ __all__ = [
     "DistributedHistogram",
     "DistributedIndex",
     "DistributedRelease",
+    "abandon_release",
     "open_release",
     "release_batch",
     "release_block",

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from scoreshield import _loading
@@ -38,7 +39,7 @@ from scoreshield.distributed.storage import ReleaseFolder
 from scoreshield.errors import FileError, InvalidInput, LedgerError, ScoreShieldError
 from scoreshield.privacy.adjacency import Replacement
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.ledger.accounts import Account, PendingCharge
+from scoreshield.privacy.ledger.accounts import Account, Ledger, PendingCharge
 from scoreshield.privacy.ledger.database import Session
 from scoreshield.privacy.ledger.entries import Entry
 from scoreshield.privacy.provenance import Provenance
@@ -143,7 +144,10 @@ class Driver:
 
     def _make_lost_error(self, kept: KeptKey | None) -> ScoreShieldError:
         if kept is not None:
-            return LedgerError("This release was charged and its key destroyed, but its last file is gone.")
+            return LedgerError(
+                "This release was charged and its key destroyed, but it is not whole: it was abandoned, or its last "
+                "file is gone. Name a new folder."
+            )
         return InvalidInput(
             f"{make_printable(self.folder.address)} holds a release whose key is lost: without a ledger, or with "
             "another one, a release cannot go on in a new process. Name a new folder."
@@ -318,6 +322,35 @@ def check_cluster_account(ledger: AccountLike | None) -> Account | None:
     if ledger is not None and not isinstance(ledger, Account):
         raise InvalidInput("A distributed release is charged to an account of a Ledger: ledger.account(name).")
     return ledger
+
+
+def abandon_release(folder: str | Path, *, ledger: Ledger) -> int:
+    """Destroy the key of a charged release that cannot go on, for example because a file of its collection changed.
+
+    The charge stays in the ledger. Parts that are in the folder stay as they are, because they were charged. No driver
+    can go on with the release, and nothing can be drawn with its key again. The folder need not exist anymore.
+
+    Args:
+        folder: The folder of the release, as it was given to the release.
+        ledger: The ledger that the release was charged to.
+
+    Returns:
+        How many keys were destroyed.
+
+    Raises:
+        InvalidInput: The ledger holds no key of a charged release in this folder.
+        FileError: A folder of keys still holds the key.
+    """
+    address, table = storage.open_folder(folder).address, ReleaseKeyTable(ledger)
+    releases = [release for release, kept in table.list_charged().items() if kept.folder == address]
+    if not releases:
+        raise InvalidInput(
+            f"The ledger holds no key of a charged release in {make_printable(address)}: the release is whole, was "
+            "never charged, or was made in another folder."
+        )
+    for release in releases:
+        table.destroy(release)
+    return len(releases)
 
 
 def read_final(folder: ReleaseFolder) -> tuple[Manifest, dict[str, Any]]:
