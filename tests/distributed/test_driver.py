@@ -476,6 +476,97 @@ class TestStops:
             with pytest.raises(LedgerError, match="was abandoned, or its last file is gone"):
                 release(source, tmp_path / "out", ledger=account)
 
+    def test_keys_in_several_folders(self, source: Path, tmp_path: Path) -> None:
+        """A driver that goes on with another folder of keys removes the key of the killed one too."""
+        account = make_account(tmp_path)
+
+        def kill(step: str, *_: int) -> None:
+            if step == "release":
+                raise Killed
+
+        for name in ("k1", "k2"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("scoreshield.distributed.keys.remove_key_file", lambda *_: None)  # as after SIGKILL
+                with pytest.raises(Killed):
+                    release(source, tmp_path / "out", ledger=account, key_folder=tmp_path / name, progress=kill)
+            assert len(list((tmp_path / name).iterdir())) == 1
+        shutil.move(tmp_path / "k1", tmp_path / "moved")
+        with pytest.warns(ss.LedgerWarning, match=r"no folder .*k1: if another one has, remove [0-9a-f]{32} in it"):
+            release(source, tmp_path / "out", ledger=account)
+        assert list((tmp_path / "k2").iterdir()) == []
+        assert len(account.entries()) == 1
+
+    def test_place_of_an_older_ledger(self, tmp_path: Path) -> None:
+        """Ledgers held one path before they held a list."""
+        table = ReleaseKeyTable(make_account(tmp_path).ledger)
+        table.add(RELEASE, SECRET, "out")
+        with sqlite3.connect(tmp_path / "ledger.db") as database:
+            database.execute("UPDATE scoreshield_release_keys SET place = '/keys'")
+        table.note_place(RELEASE, "/other")
+        table.note_place(RELEASE, "/keys")
+        kept = table.read(RELEASE)
+        assert kept is not None
+        assert kept.places == ("/keys", "/other")
+
+    @pytest.mark.parametrize("is_parsed", [True, False])
+    def test_foreign_last_file(self, source: Path, tmp_path: Path, is_parsed: bool) -> None:
+        """A last file that someone puts into the folder neither ends the key nor loses the charge."""
+        account = make_account(tmp_path)
+        release(source, tmp_path / "model", ledger=account)
+        content = (tmp_path / "model" / "release.json").read_bytes() if is_parsed else b"{"
+
+        def plant(step: str, *_: int) -> None:
+            if step == "release":
+                (tmp_path / "out" / "release.json").write_bytes(content)
+
+        with pytest.raises(InvalidInput, match=r"holds a release\.json that this release did not write: remove"):
+            release(source, tmp_path / "out", ledger=account, progress=plant)
+        (tmp_path / "out" / "release.json").unlink()
+        assert release(source, tmp_path / "out", ledger=account).guarantee.provenance is not None
+        assert len(account.entries()) == 2
+        assert ReleaseKeyTable(account.ledger).list_charged() == {}
+
+    def test_damaged_folder_of_another_release(self, source: Path, tmp_path: Path) -> None:
+        """A manifest and a last file that anyone can plant stop no other release of the ledger."""
+        account = make_account(tmp_path)
+
+        def kill(step: str, *_: int) -> None:
+            if step == "release":
+                raise Killed
+
+        with pytest.raises(Killed):
+            release(source, tmp_path / "begun", ledger=account, progress=kill)
+        manifest = json.loads((tmp_path / "begun" / "manifest.json").read_bytes()) | {"block_rows": 0}
+        written = json.dumps(manifest).encode()
+        (tmp_path / "begun" / "manifest.json").write_bytes(written)
+        final = {"format": 1, "manifest": storage.compute_digest(written), "tie_break": 1, "guarantee": {}, "parts": []}
+        (tmp_path / "begun" / "release.json").write_text(json.dumps(final))
+        release(source, tmp_path / "out", ledger=account)
+        with pytest.raises(InvalidInput, match="damaged"):
+            sd.open_release(tmp_path / "begun")
+
+    @pytest.mark.parametrize(
+        "field", [{"block_rows": 0}, {"block_rows": 1.5}, {"kind": []}, {"options": None}, {"version": 3}], ids=str
+    )
+    def test_damaged_manifest(self, source: Path, tmp_path: Path, field: dict[str, Any]) -> None:
+        release(source, tmp_path / "out")
+        path = tmp_path / "out" / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_bytes()) | field))
+        final = json.loads((tmp_path / "out" / "release.json").read_bytes())
+        final["manifest"] = storage.compute_digest(path.read_bytes())
+        (tmp_path / "out" / "release.json").write_text(json.dumps(final))
+        with pytest.raises(InvalidInput, match="damaged"):
+            sd.open_release(tmp_path / "out")
+
+    @pytest.mark.parametrize("options", [{"progress": 3}, {"key_folder": 3}], ids=str)
+    def test_wrong_types(self, source: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+        account = make_account(tmp_path)
+        with pytest.raises(InvalidInput, match=f"{next(iter(options))}.* must be"):
+            release(source, tmp_path / "out", ledger=account, check_rows=False, **options)
+        with pytest.raises(InvalidInput, match="NUL"):
+            release(source, tmp_path / "a\0b", ledger=account)
+        assert account.entries() == []
+
     def test_vanished_file(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         account = make_account(tmp_path)
         act_after(monkeypatch, PendingCharge, "commit", (source / "1.npy").unlink)

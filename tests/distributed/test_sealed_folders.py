@@ -353,7 +353,7 @@ class TestKeysThatWereLeft:
         rows = read_key_rows(account)
         assert [path.name for path in keys.iterdir()] == [rows[0]["release"]]
         assert (keys / rows[0]["release"]).read_bytes().hex() == rows[0]["secret"]
-        assert rows[0]["place"] == str(keys)
+        assert json.loads(rows[0]["place"]) == [str(keys)]
         (keys / f".{rows[0]['release']}.half").write_bytes(b"x")  # written and not named yet
         (keys / "f").write_bytes(b"of another release")
         release(source, to, ledger=account)

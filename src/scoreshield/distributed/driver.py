@@ -234,7 +234,7 @@ class Driver:
         if self._table is None:
             return
         for release, kept in self._table.list_charged().items():
-            with contextlib.suppress(ScoreShieldError, OSError):  # a folder that is not whole, or not reached now
+            with contextlib.suppress(Exception):  # a folder that is not whole, damaged, or not reached now
                 if _is_of_charge(read_final(storage.open_folder(kept.folder))[1], kept):
                     self._destroy_key(release)
 
@@ -304,7 +304,14 @@ class Driver:
             "parts": [{"size": one.size, "sha256": one.digest} for one in facts],
         }
         self.folder.put_or_read(storage.CERTIFICATE, str(guarantee).encode())
-        self.folder.put_or_read(storage.FINAL, json.dumps(content).encode())
+        ours = json.dumps(content).encode()
+        written = self.folder.put_or_read(storage.FINAL, ours)
+        # Another driver of this release writes the same, but for the name of who runs it.
+        if written != ours and _describe_final(written) != _describe_final(ours):
+            raise InvalidInput(
+                f"{make_printable(self.folder.address)} holds a {storage.FINAL} that this release did not write: "
+                "remove that file, and start the same release again to go on."
+            )
 
     def _destroy_key(self, release: str) -> None:
         if self._table is not None:
@@ -374,6 +381,8 @@ def read_final(folder: ReleaseFolder) -> tuple[Manifest, dict[str, Any]]:
         kinds = (content["tie_break"], int), (content["guarantee"], dict), *((name, str) for name, _ in facts)
         if len(facts) != manifest.count_parts or not all(isinstance(value, kind) for value, kind in kinds):
             raise ValueError
+        if content["tie_break"] < 0:
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         raise InvalidInput(f"The last file of the release in {where} is damaged or of a later version.") from None
     return manifest, content
@@ -384,6 +393,17 @@ def _is_of_charge(final: dict[str, Any], kept: KeptKey) -> bool:
     provenance = final["guarantee"].get("provenance")
     entry = provenance.get("entry") if isinstance(provenance, dict) else None
     return bool(kept.entry) and (entry, final["manifest"]) == (kept.entry, kept.manifest)
+
+
+def _describe_final(written: bytes) -> str | None:
+    """Return the content of a last file as a text, without who made it; None if it is damaged."""
+    try:
+        final = _loading.parse_json(written)
+        guarantee = dict(final["guarantee"])
+        provenance = guarantee.pop("provenance", {})
+        return json.dumps([final | {"guarantee": guarantee}, provenance.get("entry")], sort_keys=True)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _make_research_secret(seed: int) -> bytes:

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from scoreshield import _files, _loading
 from scoreshield._loading import make_printable
-from scoreshield.errors import FileError, InvalidInput, LedgerError
+from scoreshield.errors import FileError, InvalidInput, LedgerError, LedgerWarning
 from scoreshield.privacy.ledger.database import RELEASE_KEYS, Session
 from scoreshield.privacy.sampling.stream import KEY_BYTES, KeyedStream, derive_stream
 
@@ -160,14 +161,14 @@ class KeptKey:
         folder: The folder of the release. The key belongs to no other.
         entry: The entry of the charge, ``"NUMBER:HASH"``; empty before the charge.
         manifest: The SHA-256 of the manifest that was charged; empty before the charge.
-        place: The folder of keys that workers read the key from; empty if there was none.
+        places: The folders of keys that workers read the key from, one for each that a driver of the release used.
         secret: The key; None if it was destroyed.
     """
 
     folder: str
     entry: str
     manifest: str
-    place: str
+    places: tuple[str, ...]
     secret: bytes | None
 
     def __repr__(self) -> str:
@@ -229,10 +230,16 @@ class ReleaseKeyTable:
         return self._ledger.write_beside(delete)
 
     def note_place(self, release: str, place: str) -> None:
-        """Note in which folder workers will find the key, so that it is removed there whatever happens."""
+        """Note in which folder workers will find the key, so that it is removed there whatever happens.
+
+        A driver that goes on with a release may name another folder. The key of a killed one is in the first one still.
+        """
 
         def change(session: Session) -> None:
-            session.execute(f"UPDATE {RELEASE_KEYS} SET place = ? WHERE release = ?", (place, release))
+            kept = _read(session, release)
+            if kept is not None and place not in kept.places:
+                text = json.dumps([*kept.places, place])
+                session.execute(f"UPDATE {RELEASE_KEYS} SET place = ? WHERE release = ?", (text, release))
 
         self._ledger.write_beside(change)
 
@@ -248,14 +255,21 @@ class ReleaseKeyTable:
         return self._ledger.write_beside(read)
 
     def destroy(self, release: str) -> None:
-        """Destroy the key of a release that is whole, here and in the folder of keys. Its entry stays.
+        """Destroy the key of a release that is whole, here and in each folder of keys. Its entry stays.
+
+        A folder that this machine does not have may be one of another machine, with the key in it: a warning names it.
 
         Raises:
-            FileError: The folder of keys still holds it.
+            FileError: A folder of keys still holds it.
         """
         kept = self.read(release)
-        if kept is not None and kept.place:
-            remove_key_file(Path(kept.place), release)
+        for place in () if kept is None or kept.secret is None else kept.places:
+            if not Path(place).is_dir():
+                sentence = (
+                    f"This machine has no folder {make_printable(place)}: if another one has, remove {release} in it."
+                )
+                warnings.warn(sentence, LedgerWarning, stacklevel=2)
+            remove_key_file(Path(place), release)
 
         def overwrite(session: Session) -> None:
             if _read(session, release) is not None:
@@ -302,5 +316,12 @@ def _read(session: Session, release: str) -> KeptKey | None:
     return (
         None
         if row is None
-        else KeptKey(row[0], row[1], row[2], row[3], None if row[4] is None else bytes.fromhex(row[4]))
+        else KeptKey(row[0], row[1], row[2], _read_places(row[3]), None if row[4] is None else bytes.fromhex(row[4]))
     )
+
+
+def _read_places(text: str) -> tuple[str, ...]:
+    """Read the folders of keys: a list, or the one path that ledgers held at first."""
+    if not text.startswith("["):
+        return (text,) if text else ()
+    return tuple(json.loads(text))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scoreshield.distributed.manifest import Manifest
 from scoreshield.distributed.parts import Columns, decode_matrix
+from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.embeddings import Rows
 from scoreshield.privacy.guarantee import Guarantee
@@ -100,10 +101,16 @@ def sum_counts(parts: Iterable[Columns], pads: Iterable[Stream], guarantee: Guar
         pads: The stream of each tile.
         guarantee: The promise.
         noise: The stream of the noise.
+
+    Raises:
+        InvalidInput: A part holds something else.
     """
     total = np.zeros(guarantee.shape[0], dtype=np.uint64)
     for columns in parts:
-        total += columns["padded"].sum(axis=0, dtype=np.uint64)
+        padded = columns.get("padded")
+        if padded is None or padded.ndim != 2 or padded.shape[1] != len(total):
+            raise InvalidInput("A part of the release holds no counts of this histogram: was a file put in its place?")
+        total += padded.sum(axis=0, dtype=np.uint64)
     for stream in pads:
         total -= _draw_pad(stream, len(total))
     counts = total.view(np.int64)

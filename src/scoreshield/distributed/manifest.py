@@ -129,6 +129,8 @@ class Manifest:
                 **{**data, "source": SourceFacts.from_dict(data["source"])}, queries=queries.reshape(-1, dimension)
             )
             check_release_id(manifest.release)
+            if not manifest._has_valid_types():
+                raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError, json.JSONDecodeError):
             raise InvalidInput("The manifest of the release is damaged, or was written by a later version.") from None
         return manifest
@@ -140,6 +142,17 @@ class Manifest:
                 f"The release was begun by version {self.version} of scoreshield, and this process has {VERSION}: "
                 "install the same version on every worker."
             )
+
+    def _has_valid_types(self) -> bool:
+        """Whether the fields of a file, which anyone may have edited, have the types and ranges that others rely on."""
+        texts = (self.kind, self.version, self.snapshot)
+        sizes = (self.block_rows, self.source.rows, self.source.dimension, self.options.get("side", 1))
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(type(size) is int and size > 0 for size in sizes)
+            and self.block_rows % TILE_ROWS == 0
+            and isinstance(self.guarantee.get("details"), dict)
+        )
 
     def _without_id(self) -> dict[str, Any]:
         details = {

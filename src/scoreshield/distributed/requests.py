@@ -530,6 +530,10 @@ def _run(
     seed: int | None,
     progress: StepProgress | None,
 ) -> DistributedRelease:
+    if progress is not None and not callable(progress):
+        _validation.reject("progress", "a function or None", progress)
+    if key_folder is not None and not isinstance(key_folder, str | Path):
+        _validation.reject("key_folder", "the path of a folder or None", key_folder)
     account, folder = check_cluster_account(ledger), open_folder(to)
     if f"{_find_path(folder.address)}/".startswith(f"{_find_path(manifest.source.address)}/"):
         raise InvalidInput("The folder of the release lies in the collection: name one outside of it.")

@@ -124,6 +124,8 @@ class LocalFolder(ReleaseFolder):
 def open_folder(address: str | Path) -> ReleaseFolder:
     """Open the folder of a release: a path, or an address of `fsspec` such as ``s3://bucket/folder``."""
     text = str(address)
+    if "\0" in text:
+        raise InvalidInput("The address of a release holds a NUL character, which no path has.")
     if "://" in text and not text.startswith("file://"):
         from scoreshield.distributed.remote import open_remote_folder
 
