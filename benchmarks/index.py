@@ -2,6 +2,7 @@
 
 python benchmarks/index.py --data-dir DIR [--repeats 5] [--million]
 python benchmarks/index.py --million             (only the times, without data)
+python benchmarks/index.py --million 200000      (the same of fewer records, at least 100,000)
 
 DIR holds stsb_test_minilm.npz (emb, i, j, score) and scifact_minilm.npz (doc_emb, query_emb, qrels). Means over
 ``--repeats`` indexes from the secure sampler. Components come from epsilon and the dimension alone, by a rule that was
@@ -102,13 +103,13 @@ def retrieval(data: Path, repeats: int) -> None:
     score_error(documents, queries)
 
 
-def building(million: bool) -> None:
+def building(million: int | None) -> None:
     n = 100_000
     timing.heading(f"Building an index, d = 384, float32 from a memory-mapped file, secure sampler, n = {n:,}")
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npy"
-        size = 1_000_000 if million else n
+        size = max(million or n, n)
         rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(size, 384))
         for start in range(0, size, 10_000):
             rows[start : start + 10_000] = rng.standard_normal((min(10_000, size - start), 384), dtype=np.float32)
@@ -128,13 +129,13 @@ def building(million: bool) -> None:
 
 
 def show_million(mapped: np.ndarray, folder: Path) -> None:
-    """Print the time and memory of an index of a million, for each number of threads, from .npy and Parquet."""
+    """Print the time and memory of an index of all records, for each number of threads, from .npy and Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     from scoreshield import _files
 
-    timing.heading("An index of a million, PrivUnit, eps 10, d = 384, secure sampler", "all cores")
+    timing.heading(f"An index of {len(mapped):,}, PrivUnit, eps 10, d = 384, secure sampler", "all cores")
     column = pa.FixedSizeListArray.from_arrays(pa.array(np.asarray(mapped).reshape(-1)), mapped.shape[1])
     parquet.write_table(pa.table({"embedding": column}), folder / "rows.parquet")
     del column
@@ -155,7 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--million", action="store_true", help="also build one index of a million vectors")
+    parser.add_argument(
+        "--million",
+        nargs="?",
+        type=int,
+        const=1_000_000,
+        metavar="RECORDS",
+        help="also build one index of a million vectors, or of this many",
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ss.UselessRelease)  # which is what some of the rows measure
     if arguments.data_dir is not None:

@@ -127,6 +127,33 @@ def show_threads() -> None:
                 shortest[count] = min(shortest[count], seconds)
         times = "".join(f"{1e3 * shortest[count]:10.2f} ms" for count in counts)
         print(f"{size:>12,}{times}   " + ", ".join(f"{shortest[1] / shortest[count]:.2f}" for count in counts))
+    with timing.use_threads(1):  # processes inherit the cores
+        alone, together = (_draw_in_processes(count) for count in (1, 2))
+    print(f"\nTwo processes, which share no lock, draw {2 * alone / together:.2f} times as fast as one.")
+
+
+def _draw_in_processes(count: int) -> float:
+    """Seconds of five million draws in each of several processes at once."""
+    context = multiprocessing.get_context("spawn")
+    barrier, queue = context.Barrier(count), context.Queue()
+    processes = [context.Process(target=_draw_at_once, args=(barrier, queue)) for _ in range(count)]
+    for process in processes:
+        process.start()
+    seconds = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return max(seconds)
+
+
+def _draw_at_once(barrier: Any, queue: Any) -> None:
+    values, law, step, shortest = np.ones(5 * MILLION), GaussianNoise(SCALE), choose_grid_step(SCALE), float("inf")
+    with timing.use_threads(1):
+        for _ in range(10):
+            barrier.wait()
+            start = time.perf_counter()
+            add_noise(values, law, step, SecureStream())
+            shortest = min(shortest, time.perf_counter() - start)
+    queue.put(shortest)
 
 
 def _numpy() -> float:

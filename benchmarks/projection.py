@@ -1,9 +1,10 @@
 """Projections onto the elliptope: every method on the same matrices in one run.
 
 python benchmarks/projection.py                  (two cores; needs the 'sdp' and 'peers' extras)
-python benchmarks/projection.py --device cuda    (one GPU: sizes, times and peak memory)
+python benchmarks/projection.py --device cuda    (one GPU: sizes, times and peak memory; --sizes, --noises)
 python benchmarks/projection.py --large          (n = 2,552 and 8,192 on the CPU)
 python benchmarks/projection.py --sizes 300 1000 --noises 0.3 20      (old against new solver only)
+python benchmarks/projection.py --reuse [--sizes 2552]                (leading eigenvectors, and warm starts)
 
 On a machine that does other work, OMP_NUM_THREADS=1 and CLOCK=cpu measure processor time on one core.
 """
@@ -20,8 +21,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
 import scoreshield as ss
+from scoreshield.geometry.elliptope import project_array
+from scoreshield.geometry.partial import WarmStart
+from scoreshield.geometry.spectrum import find_leading_pairs
 
 NOISES = (0.3, 1.0, 5.0, 20.0, 100.0, 1000.0)
 CPU_TIME = os.environ.get("CLOCK") == "cpu"
@@ -110,6 +115,27 @@ def compare(sizes: tuple[int, ...], noises: tuple[float, ...], with_newton: bool
             )
 
 
+def reuse(sizes: tuple[int, ...], noises: tuple[float, ...]) -> None:
+    """What a denoiser needs besides: eigenvectors well above the noise, and the projection of a matrix nearby."""
+    for n in sizes:
+        matrix = noisy_gram(n, 0.02)
+        unit = timed(partial(np.linalg.eigh, matrix))[1]
+        found = timed(partial(find_leading_pairs, matrix, 64))[1]
+        subset = [n - 64, n - 1]
+        lapack = timed(partial(eigh, matrix, driver="evr", subset_by_index=subset, check_finite=False))[1]
+        print(f"\nn = {n}: 64 eigenvectors above noise of sd 0.02, in units of one eigh ({unit:.2f} s)")
+        print(f"a filtered block {found / unit:.2f}, LAPACK {lapack / unit:.2f}")
+        print(f"{'noise sd':>9}{'first':>10}{'nearby':>10}{'started warm':>15}{'saved':>8}")
+        for noise in noises:
+            matrix = noisy_gram(n, noise)
+            signs = np.triu(2.0 * np.random.default_rng(n).integers(0, 2, (n, n)) - 1, 1)
+            near, warm = matrix + 0.03 * noise * (signs + signs.T), WarmStart()
+            first = timed(lambda matrix=matrix, warm=warm: project_array(matrix, warm=warm))[1]
+            cold = timed(lambda near=near: project_array(near))[1]
+            started = timed(lambda near=near, warm=warm: project_array(near, warm=warm))[1]
+            print(f"{noise:>9g}{first:>8.2f} s{cold:>8.2f} s{started:>13.2f} s{1 - started / cold:>8.0%}", flush=True)
+
+
 def cpu() -> None:
     print("\nOld and new solver, one run; the peak is in matrices beyond the input; the difference of the results is")
     print("relative to the norm of newton's")
@@ -150,44 +176,76 @@ def cpu() -> None:
         print(f"{name:<28}{1e3 * seconds:>10.1f} ms   distance / nearest {distance / nearest:.9f}", flush=True)
 
 
-def gpu(device: str) -> None:
+def noisy_gram_on(device: str, n: int, noise: float, seed: int = 0, d: int = 64) -> Any:
+    """The matrix of `noisy_gram`, drawn on a GPU by panels, because a large one has room for few more."""
     import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    rows = torch.randn(n, d, generator=generator, device=device, dtype=torch.float64)
+    rows /= rows.norm(dim=1, keepdim=True)
+    matrix = rows @ rows.T
+    for start in range(0, n, 1024):
+        end = min(start + 1024, n)
+        panel = matrix[start:end, start:]
+        drawn = torch.randn(panel.shape, generator=generator, device=device, dtype=torch.float64)
+        panel += noise * drawn.triu(1)
+        corner = panel[:, : end - start].triu(1)
+        panel[:, : end - start] = corner + corner.T
+        matrix[end:, start:end] = panel[:, end - start :].T
+    matrix.fill_diagonal_(1)
+    return matrix
+
+
+def gpu(device: str, sizes: tuple[int, ...], noises: tuple[float, ...]) -> None:
+    """Time on the device, from a matrix there to a result there; the peak counts the matrix that is projected."""
+    import torch
+
+    def waited(run: Callable[[], Any]) -> tuple[Any, float]:
+        torch.cuda.synchronize(device)
+        return timed(lambda: (run(), torch.cuda.synchronize(device))[0])
 
     print(f"\n{torch.cuda.get_device_name(device)}, PyTorch {torch.__version__}, float64")
     print(
-        f"{'n':>7}{'noise sd':>9} {'method':<26}{'eigs':>6}{'time':>10}{'one eigh':>10}{'units':>7}{'peak':>12}  proved"
+        f"{'n':>7}{'noise sd':>9} {'method':<26}{'eigs':>6}{'steps':>6}{'rank':>6}{'time':>10}{'one eigh':>10}"
+        f"{'units':>7}{'peak':>10}{'gap':>9}  proved"
     )
-    ss.project_elliptope(noisy_gram(512, 1.0), device=device)  # wake the device up
-    for n in (2552, 8192, 16_384, 32_768):
-        for noise in (0.3, 1.0, 20.0, 1000.0):
-            matrix = noisy_gram(n, noise)
+    project_array(noisy_gram_on(device, 1024, 1.0), "partial")  # wake the device up
+    for n in sizes:
+        for noise in noises:
+            matrix = noisy_gram_on(device, n, noise)
             unit = float("nan")
             if n <= 16_384:
-                there = torch.from_numpy(matrix).to(device)
-                _, unit = timed(lambda there=there: (torch.linalg.eigh(there), torch.cuda.synchronize()))
-                del there
-            for method in ("partial", "newton") if noise == 1.0 and n <= 16_384 else ("partial",):
+                torch.linalg.eigh(matrix[:512, :512])
+                unit = waited(partial(torch.linalg.eigh, matrix))[1]
+            for method in ("partial", "newton") if noise == 1.0 and n <= 8192 else ("partial",):
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-                result, seconds = timed(partial(ss.project_elliptope, matrix, method, device=device))
-                peak = torch.cuda.max_memory_allocated() / matrix.nbytes
+                result, seconds = waited(partial(project_array, matrix, method))
+                peak = torch.cuda.max_memory_allocated() / (8 * n * n)
+                rank = 0 if result.factor is None else result.factor.shape[1]
                 print(
-                    f"{n:>7}{noise:>9g} {result.method:<26}{result.eigendecompositions:>6}{seconds:>8.2f} s"
-                    f"{unit:>8.2f} s{seconds / unit:>7.2f}{peak:>9.1f} mat  {result.converged}",
+                    f"{n:>7}{noise:>9g} {result.method:<26}{result.eigendecompositions:>6}{result.iterations:>6}"
+                    f"{rank:>6}{seconds:>8.2f} s{unit:>8.2f} s{seconds / unit:>7.2f}{peak:>6.2f} mat{result.gap:>9.0e}"
+                    f"  {result.converged}",
                     flush=True,
                 )
+                del result
+            del matrix
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--large", action="store_true")
-    parser.add_argument("--sizes", type=int, nargs="+", help="only old against new, at these sizes")
+    parser.add_argument("--reuse", action="store_true")
+    parser.add_argument("--sizes", type=int, nargs="+", help="these sizes; on a CPU, only old against new")
     parser.add_argument("--noises", type=float, nargs="+", default=NOISES)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.device != "cpu":
-        gpu(arguments.device)
+        gpu(arguments.device, tuple(arguments.sizes or (2552, 8192, 16_384, 32_768)), tuple(arguments.noises))
+    elif arguments.reuse:
+        reuse(tuple(arguments.sizes or (2552,)), tuple(arguments.noises))
     elif arguments.sizes:
         compare(tuple(arguments.sizes), tuple(arguments.noises), max(arguments.sizes) <= 4000, arguments.seed)
     elif arguments.large:

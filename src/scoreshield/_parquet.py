@@ -22,10 +22,12 @@ from scoreshield.errors import InvalidArrayFile, InvalidInput
 
 #: How many rows are decoded at once, at least. A group of rows of the file may hold a million.
 _BATCH = 2**10
-#: The bytes that are decoded at once, where rows are short: with fewer, the calls take as long as the values.
-_BATCH_BYTES = 2**22
+#: The bytes that are decoded at once, where rows are short: they fit into the cache of a core, where they are copied.
+_BATCH_BYTES = 2**20
 #: The bytes of one request to a storage that is asked over a network.
-_STREAM_BYTES = 2**23
+STREAM_BYTES = 2**23
+#: The bytes of one request to a file of this machine: they are copied once more, and stay in the cache.
+FILE_BYTES = 2**16
 #: Makes a context of a path, which turns every error into one sentence about the file.
 ErrorExplainer = Callable[[str | Path], AbstractContextManager[None]]
 
@@ -68,6 +70,7 @@ def open_parquet_stream(
     *,
     columns: int | None = None,
     is_lenient: bool = False,
+    request_bytes: int = STREAM_BYTES,
 ) -> ParquetRows:
     """Open the rows of a Parquet file that is open for reading, on any file system.
 
@@ -81,12 +84,13 @@ def open_parquet_stream(
         explain: As for `ParquetRows`.
         columns: As for `ParquetRows`.
         is_lenient: As for `ParquetRows`.
+        request_bytes: How many bytes are read at once.
     """
     pa, parquet = import_arrow(path)
     with contextlib.ExitStack() as on_error, explain(path):
         on_error.callback(stream.close)
         try:
-            file = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=_STREAM_BYTES)
+            file = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=request_bytes)
             chosen = _choose_columns(path, file, pa, name)
             if columns is None and pa.types.is_fixed_size_list(chosen[0].type):
                 columns = int(chosen[0].type.list_size)
@@ -138,6 +142,11 @@ class ParquetRows(RowSource):
             self._columns = self._held.shape[1]
             self.shape = (self.shape[0], self._columns)
         self._restart(0)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are read, in their order."""
+        return tuple(self._names)
 
     def check_list_sizes(self) -> None:
         """Raise an error if the lists hold far more numbers than vectors of one length would, by the file's footer."""
@@ -236,6 +245,8 @@ def _choose_columns(path: str | Path, file: Any, pa: Any, name: str | None) -> l
     if len(chosen) > 1:
         columns = _loading.join_names([field.name for field in chosen])
         raise InvalidArrayFile(path, f"holds several columns of lists ({columns})", is_ambiguous=True)
+    if chosen and not _is_countable(pa, chosen[0].type.value_type):
+        raise InvalidInput(f"{path}: the embedding column must hold lists of numbers.")
     chosen = chosen or [field for field in fields if _is_number(pa, field.type)]
     if not chosen:
         raise InvalidInput(f"{path} holds neither a column of lists nor numeric columns.")
@@ -270,15 +281,21 @@ def _state_size(file: Any, chosen: list[Any], pa: Any) -> int:
 def _make_matrix(path: str | Path, table: Any, pa: Any) -> NDArray[Any]:
     if not _is_list(pa, table.schema.field(0).type):
         return np.column_stack([column.to_numpy() for column in table.columns])
-    column = table.column(0).combine_chunks()
+    column = _join_chunks(table.column(0))
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if column.null_count or not len(column) or len(flat) % len(column):
         raise InvalidInput(f"{path}: the embedding column must hold lists of one length, none missing.")
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-    if (lengths != lengths[0]).any():
-        raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
+    if not pa.types.is_fixed_size_list(column.type):
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != lengths[0]).any():
+            raise InvalidInput(f"{path}: the embedding column must hold lists of one length.")
     matrix: NDArray[Any] = flat.reshape(len(column), -1)
     return matrix
+
+
+def _join_chunks(column: Any) -> Any:
+    """Return a column as one array, without a copy where it is one."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def make_vector_rows(path: str, column: Any, columns: int, *, is_lenient: bool) -> NDArray[Any]:
@@ -290,7 +307,7 @@ def make_vector_rows(path: str, column: Any, columns: int, *, is_lenient: bool) 
 
 def _replace_unusable(table: Any, columns: int, pa: Any) -> Any:
     """Put a list of zeros in place of each list that is missing or of another length."""
-    column = table.column(0).combine_chunks()
+    column = _join_chunks(table.column(0))
     if not _is_list(pa, column.type):
         return table
     if pa.types.is_fixed_size_list(column.type) and column.type.list_size == columns and not column.null_count:
@@ -313,3 +330,8 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 def _is_number(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _is_countable(pa: Any, kind: Any) -> bool:
+    """Whether values of this type become doubles."""
+    return bool(_is_number(pa, kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind))

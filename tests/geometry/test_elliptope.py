@@ -130,6 +130,21 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ss.project_elliptope(np.eye(50)).converged
 
 
+def test_too_little_memory_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the GPU is looked at too, before a release is charged."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    matrix = 8 * 400 * 400
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * matrix)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: matrix)
+    free = {"cuda:0": 1.2 * matrix, "cuda:1": 0.9 * matrix}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (free[str(place)], 9 * matrix))
+    elliptope.check_memory(400, "auto", "cuda:0")
+    for method, device in (("auto", "cuda:1"), ("newton", "cuda:0")):
+        with pytest.raises(ss.InvalidInput, match=f"'{method}' needs about .* GiB of the GPU for a matrix of 400 rows"):
+            elliptope.check_memory(400, method, device)
+
+
 def test_memory_of_an_index_for_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pairs of an index reserve one matrix, and their projection what the method holds."""
     rows = np.random.default_rng(0).standard_normal((320, 8))

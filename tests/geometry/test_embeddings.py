@@ -101,17 +101,31 @@ def test_score_depends_own_row_alone(m: int, norm: str, dtype: type, rng: np.ran
     assert not np.array_equal(np.delete(cosines(moved, query, norm), 11, axis=1), np.delete(before, 11, axis=1))
 
 
+def pairwise(rows: np.ndarray) -> np.ndarray:
+    """Compute the clean cosines of all pairs, on and above the diagonal."""
+    return np.triu(embeddings.compute_upper_gram(rows, (-1.0, 1.0)))
+
+
 @pytest.mark.parametrize(("n", "d"), [(2, 3), (17, 1), (300, 24), (701, 64)])
 def test_pairwise_score_depends_two_rows(n: int, d: int, rng: np.random.Generator) -> None:
     """A pairwise score depends on its two rows alone."""
     rows = rng.standard_normal((n, d))
-    before = embeddings.compute_gram(rows)
-    assert np.array_equal(before, before.T)
+    before = pairwise(rows)
     keep = np.arange(n) != n // 2
     for other in (np.full(d, 1e-200), np.full(d, 1e200), -rows[0]):
         rows[n // 2] = other
-        after = embeddings.compute_gram(rows)
+        after = pairwise(rows)
         assert np.array_equal(after[np.ix_(keep, keep)], before[np.ix_(keep, keep)])
+
+
+@pytest.mark.parametrize("n", [1, 5, 256, 257, 600])
+def test_pairwise_scores_are_the_products(n: int, rng: np.random.Generator) -> None:
+    """Every pair on and above the diagonal has its cosine, clamped to the range."""
+    rows = rng.standard_normal((n, 7))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert pairwise(rows) == pytest.approx(np.triu(unit @ unit.T), abs=1e-14)
+    clamped = np.triu(embeddings.compute_upper_gram(rows, (-0.2, 0.4)))
+    assert clamped == pytest.approx(np.triu(np.clip(unit @ unit.T, -0.2, 0.4)), abs=1e-14)
 
 
 class Rows(Sequence[Array]):
@@ -211,7 +225,7 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     """A zero row has the scores of the first basis vector, and no other score knows of it."""
     rows = rng.standard_normal((3000, 24)).astype(dtype)
     query = rng.standard_normal((m, 24))
-    before, pairs = cosines(rows, query), embeddings.compute_gram(rows[:40])
+    before, pairs = cosines(rows, query), pairwise(rows[:40])
     axis = rows.copy()
     axis[11] = np.eye(24)[0]
     rows[11] = 0
@@ -221,8 +235,8 @@ def test_every_finite_row_has_a_score(m: int, dtype: type, rng: np.random.Genera
     assert np.array_equal(np.delete(after, 11, axis=1), np.delete(before, 11, axis=1))
     assert np.array_equal(cosines(rows, query, "ball")[:, 11], np.zeros(m))
     keep = np.arange(40) != 11
-    assert np.array_equal(embeddings.compute_gram(rows[:40]), embeddings.compute_gram(axis[:40]))
-    assert np.array_equal(embeddings.compute_gram(rows[:40])[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
+    assert np.array_equal(pairwise(rows[:40]), pairwise(axis[:40]))
+    assert np.array_equal(pairwise(rows[:40])[np.ix_(keep, keep)], pairs[np.ix_(keep, keep)])
     assert np.array_equal(embeddings.normalise_rows(rows)[11], np.eye(24)[0])
 
 
@@ -388,7 +402,7 @@ def test_a_bad_row_is_named(bad: float, row: int, monkeypatch: pytest.MonkeyPatc
         lambda: embeddings.normalise_rows(rows),
         lambda: embeddings.compute_scores(rows, np.eye(3), "unit"),
         lambda: embeddings.compute_scores(rows, np.eye(3), "ball"),
-        lambda: embeddings.compute_gram(rows),
+        lambda: pairwise(rows),
         lambda: embeddings.compute_centroids(rows, np.zeros(7)),
     ):
         with pytest.raises(ss.InvalidInput, match=f"Row {row} of 'embeddings'"):

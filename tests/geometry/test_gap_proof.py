@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support import cosines
+from support import GPU, cosines
 
 import scoreshield as ss
 from scoreshield.geometry import arrays, gap_proof, newton
@@ -74,8 +74,8 @@ def test_saddle_point_is_not_proved() -> None:
     assert gap_proof.prove_gap(matrix, signs, y, 0.0, 1e-7).gap == math.inf
 
 
-@pytest.mark.parametrize("where", ["beside", "in place", "torch"])
-@pytest.mark.parametrize("n", [3, 40, 600])
+@pytest.mark.parametrize("where", ["beside", "in place", "torch", GPU])
+@pytest.mark.parametrize("n", [3, 40, 600, 3000])
 def test_cholesky_error_is_within_its_bound(n: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """|L L^T - S| <= g sqrt(s_ii s_jj) for each entry: the inequality that the proof rests on."""
     rng = np.random.default_rng(n)
@@ -83,19 +83,20 @@ def test_cholesky_error_is_within_its_bound(n: int, where: str, monkeypatch: pyt
     slack = np.empty((n, n))
     fill_outer_square(rows, slack)
     there = slack.copy()
-    if where == "torch":
-        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-        there = torch.from_numpy(there)
+    if where in ("torch", "cuda"):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+        there = arrays.to_device(there, where)
     if where == "in place":
         monkeypatch.setattr(arrays, "_SMALL", 0)
     assert has_cholesky_factor(there)
     # In place, the other triangle still holds S, or zeros.
-    lower = arrays.factor_cholesky(slack) if where == "beside" else np.triu(np.asarray(there)).T
+    lower = arrays.factor_cholesky(slack) if where == "beside" else np.triu(arrays.to_numpy(there)).T
     sizes = np.sqrt(slack.diagonal())
     bound = gap_proof._bound_cholesky_error(n, 1.0)
-    # The product is computed in longer arithmetic, so that its own error is negligible.
-    product = lower.astype(np.longdouble) @ lower.T.astype(np.longdouble)
-    assert np.all(np.abs(product - slack) <= bound * np.outer(sizes, sizes))
+    # Longer arithmetic makes the error of this product negligible. Of many rows, some are looked at.
+    chosen = np.arange(n) if n <= 600 else np.linspace(0, n - 1, 20).astype(int)
+    product = lower[chosen].astype(np.longdouble) @ lower.T.astype(np.longdouble)
+    assert np.all(np.abs(product - slack[chosen]) <= bound * np.outer(sizes[chosen], sizes))
 
 
 @pytest.mark.parametrize("small", [2000, 0])
@@ -133,16 +134,49 @@ def test_inner_product_is_enclosed() -> None:
     """The computed <S, X> differs from the exact one by less than the allowance, in rational arithmetic."""
     matrix = cosines(24, 30.0)
     factor, _ = solve(matrix)
-    rows = factor / np.linalg.norm(factor, axis=1, keepdims=True)
+    lengths = np.linalg.norm(factor, axis=1)
     work = np.empty_like(matrix)
-    slack = gap_proof._form_slack(matrix, factor, rows, work)
+    slack = gap_proof._form_slack(matrix, factor, lengths, work)
     square = np.empty_like(matrix)
-    gap_proof.fill_cosines(rows, square)
-    exact = sum(
-        (Fraction(float(work[i, j])) * Fraction(float(square[i, j])) for i in range(24) for j in range(24) if i != j),
-        Fraction(0),
-    )
-    assert abs(float(exact) - slack.inner) <= gap_proof._gamma(2 * 24) * slack.size
+    gap_proof.fill_cosines(factor / lengths[:, None], square)
+    pairs = [
+        (Fraction(float(work[i, j])), Fraction(float(square[i, j]))) for i in range(24) for j in range(24) if i != j
+    ]
+    exact = sum((first * second for first, second in pairs), Fraction(0))
+    drift = 2 * 24 * gap_proof._gamma(factor.shape[1] + 6) * np.sqrt(slack.squares)
+    assert abs(float(exact) - slack.inner) <= gap_proof._gamma(2 * 24) * slack.size + drift
+    assert float(sum(abs(first * second) for first, second in pairs)) <= slack.size
+    assert drift < 1e-9 * slack.size
+
+
+@pytest.mark.parametrize("rank", [1, 2, 30])
+def test_cosines_of_the_proof_are_those_of_the_result(rank: int) -> None:
+    """An entry of Z over both lengths differs from the returned cosine by no more than the proof allows."""
+    rng = np.random.default_rng(rank)
+    factor = rng.standard_normal((200, rank)) * 10.0 ** rng.uniform(-3, 3, (200, 1))
+    factor[100:] = factor[:100] * rng.uniform(0.5, 2, (100, 1))  # cosines of 1
+    lengths = np.sqrt(np.vecdot(factor, factor))
+    square, result = np.empty((200, 200)), np.empty((200, 200))
+    fill_outer_square(factor, square)
+    gap_proof.fill_cosines(factor / lengths[:, None], result)
+    inverse = 1 / lengths
+    difference = np.abs(square * inverse[:, None] * inverse - result)
+    np.fill_diagonal(difference, 0)
+    assert 0 < difference.max() <= 2 * gap_proof._gamma(rank + 6)
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-200, 1e-120])
+def test_a_row_without_length_proves_nothing(length: float) -> None:
+    """A row whose products underflow gives a valid matrix and no proof."""
+    matrix = cosines(24, 0.3)
+    factor, multipliers = solve(matrix)
+    factor[3] *= length
+    proof = gap_proof.prove_gap(matrix, factor, multipliers, 1.0, 1e9)
+    assert proof.gap == np.inf
+    assert not proof.is_within(1e9)
+    assert np.linalg.eigvalsh(proof.matrix)[0] >= -1e-10
+    assert np.abs(proof.matrix).max() == 1
+    assert np.all(proof.matrix.diagonal() == 1)
 
 
 @pytest.mark.parametrize("n", [1, 5, 511, 512, 513, 1100])

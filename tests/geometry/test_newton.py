@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_feasible, noisy_gram, torch_sees_a_gpu
+from support import GPU, assert_feasible, noisy_gram
 
 import scoreshield as ss
 from scoreshield.geometry import newton
@@ -188,9 +188,7 @@ def test_a_limit_is_kept_and_said() -> None:
     assert short.distance >= whole.distance * (1 - 1e-12)
 
 
-@pytest.mark.parametrize(
-    "device", ["torch", pytest.param("cuda", marks=pytest.mark.skipif(not torch_sees_a_gpu(), reason="no GPU here"))]
-)
+@pytest.mark.parametrize("device", ["torch", GPU])
 @pytest.mark.parametrize("name", ["high02", "blocks", "duplicates", "n = 1", "n = 120", "noise 0.01", "noise 100"])
 def test_pytorch(device: str, name: str) -> None:
     """PyTorch runs the same algorithm."""

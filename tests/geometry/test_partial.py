@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import assert_feasible, cosines, noisy_gram
+from support import GPU, assert_feasible, cosines, noisy_gram
 
 import scoreshield as ss
-from scoreshield.geometry import arrays, elliptope, newton, partial
+from scoreshield.geometry import arrays, elliptope, low_rank, newton, partial
 from scoreshield.geometry.spectrum import find_leading_pairs
 
 Array = np.ndarray
@@ -137,6 +138,16 @@ def test_limit_is_kept() -> None:
     assert_feasible(result.matrix)
 
 
+@pytest.mark.parametrize("tol", [1.0, 1e3, 1e300])
+def test_a_huge_tolerance_is_harmless(tol: float) -> None:
+    """A tolerance above 1 gives no larger gap than 1 does, and nothing overflows."""
+    with np.errstate(all="raise"):
+        result = ss.project_elliptope(cosines(320, 1.0), "partial", tol=tol)
+    assert result.converged
+    assert result.gap < 1
+    assert_feasible(result.matrix)
+
+
 def test_progress_is_reported() -> None:
     """Progress is reported."""
     seen: list[tuple[int, int]] = []
@@ -162,19 +173,152 @@ def test_falls_back_to_newton(monkeypatch: pytest.MonkeyPatch) -> None:
         assert result.converged
 
 
+def test_result_stands_where_newton_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that is not proved is returned as such where Newton's method does not fit into the memory.
+
+    The noise of a Gram release is paid for by then, so that an error would lose it.
+    """
+    matrix = cosines(350, 1.0)
+    nearest = ss.project_elliptope(matrix).matrix
+    free = iter([10 * matrix.nbytes, 3.9 * matrix.nbytes, 4.9 * matrix.nbytes])
+    monkeypatch.setattr(elliptope, "_find_available_memory", lambda: next(free))
+    with monkeypatch.context() as patch:
+        patch.setattr(elliptope, "prove_gap", lambda *a: _unproved(*a))
+        result = ss.project_elliptope(matrix)
+    assert (result.method, result.converged, result.gap) == ("partial", False, math.inf)
+    assert np.abs(result.matrix - nearest).max() < 1e-5
+    with pytest.raises(ss.InvalidInput, match="method 'newton' needs about"):
+        elliptope.project_array(cosines(350, 0.001))  # its positive part is too wide
+
+
+def test_work_is_limited() -> None:
+    """Where the block converges slowly, the default does not spend more on it than eigendecompositions cost."""
+    matrix = cosines(320, 1.0)
+    scales = np.exp(3 * np.random.default_rng(2).standard_normal(320))
+    uneven = matrix * np.sqrt(np.outer(scales, scales))
+    solver = partial.PartialSolver(uneven, most=5)
+    first = solver.solve(1e-9)
+    assert solver.is_spent
+    assert first is not None
+    assert first.residual > 1e-9
+    assert solver.columns < 15 * 320
+    assert solver.solve(1e-12).iterations == first.iterations
+    found, old = ss.project_elliptope(uneven), ss.project_elliptope(uneven, "newton")
+    assert found.converged
+    assert np.abs(found.matrix - old.matrix).max() <= 1e-3
+
+
 def _unproved(_: Array, factor: Array, *__: object) -> elliptope.GapProof:
     rows = factor / np.linalg.norm(factor, axis=1, keepdims=True)
-    return elliptope.GapProof(rows @ rows.T, rows, 1.0, math.inf, 1)
+    return elliptope.GapProof(rows @ rows.T, rows, 1.0, math.inf, 1.0, 1)
 
 
-@pytest.mark.parametrize("noise", [0.3, 2.0, 50.0, 1000.0])
-def test_pytorch(noise: float) -> None:
+@pytest.mark.parametrize("device", ["torch", GPU])
+@pytest.mark.parametrize("noise", [0.3, 2.0, 50.0, 1000.0, 1e6])
+def test_pytorch(device: str, noise: float) -> None:
     """PyTorch runs the same algorithm."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    found = assert_agrees(cosines(320, noise), "torch")
+    found = assert_agrees(cosines(320, noise), device)
     assert found.method == "partial"
     assert isinstance(found.matrix, np.ndarray)
     assert isinstance(found.factor, np.ndarray)
+
+
+def test_heavy_noise_needs_no_eigendecomposition() -> None:
+    """Matrices whose dual steps stall from the first low-rank start: the search for a start goes on."""
+    for n, seed in ((600, 0), (600, 1), (1200, 0)):
+        found = ss.project_elliptope(noisy_gram(n, 1e6, seed))
+        assert found.method == "partial"
+        assert found.converged
+        assert found.residual <= 1e-6
+
+
+def test_a_nearer_start_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that is far off makes the steps stall; without further searches, Newton's method has to run."""
+    monkeypatch.setattr(partial, "_SEARCH_TOL", 3e5)
+    matrix = noisy_gram(320, 1e6, 3)
+    assert ss.project_elliptope(matrix).method == "partial"
+    monkeypatch.setattr(partial, "_RESTARTS", 0)
+    assert ss.project_elliptope(matrix).method.startswith("newton")
+
+
+def test_low_rank_search_finds_the_solution() -> None:
+    """The rows that the search finds have the cosines of the nearest matrix; a search that is cut short does not."""
+    matrix = noisy_gram(300, 50.0, 2)
+    nearest = ss.project_elliptope(matrix, "newton").matrix
+    start = np.random.default_rng(0).standard_normal((300, 30))
+    start /= np.linalg.norm(start, axis=1, keepdims=True)
+    errors = []
+    for steps in (20, 600):
+        search = low_rank.LowRankDescent(matrix.diagonal(), start, np.float64)
+        rows, y = search.run(lambda block: matrix @ block, 1e-10, steps)
+        errors.append(np.linalg.norm(rows @ rows.T - nearest) / np.linalg.norm(nearest))
+    assert errors[1] <= 1e-6
+    assert errors[0] > 1e-3
+    slack = rows @ rows.T - matrix - np.diag(y)
+    assert np.linalg.eigvalsh(slack)[0] >= -1e-6 * np.abs(y).max()
+
+
+@pytest.mark.parametrize("device", ["torch", GPU])
+def test_a_large_copy_from_a_device_is_whole(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large matrix is copied from a device by panels of rows, and none is missing or moved."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(arrays, "_LARGE", 1 << 12)
+    matrix = np.random.default_rng(1).standard_normal((301, 17))
+    assert np.array_equal(arrays.to_numpy(arrays.to_device(matrix, device)), matrix)
+
+
+@pytest.mark.parametrize(
+    ("noise", "diagonal", "entry"),
+    [(0.3, 1e4, None), (0.3, 1e5, None), (1.0, 1e6, None), (0.3, 0.0, ((0, 0), 1e9)), (1.0, 0.0, ((0, 0), 1e9))]
+    + [(0.3, 0.0, ((0, 1), value)) for value in (1e6, -1e6, 1e9)],
+)
+def test_large_entries_excuse_no_error(
+    noise: float, diagonal: float, entry: tuple[tuple[int, int], float] | None
+) -> None:
+    """A few huge entries, or a large diagonal, add the same to every distance, and make no gap relatively small."""
+    matrix = cosines(320, noise, 8)
+    matrix[np.diag_indices(320)] += diagonal * np.random.default_rng(7).standard_normal(320)
+    if entry is not None:
+        (i, j), value = entry
+        matrix[i, j] = matrix[j, i] = value
+    found, old = ss.project_elliptope(matrix), ss.project_elliptope(matrix, "newton")
+    assert found.converged
+    assert np.abs(found.matrix - old.matrix).max() <= 1e-4
+
+
+@pytest.mark.parametrize("method", ["partial", "newton"])
+@pytest.mark.parametrize("n", [3, 120, 320])
+@pytest.mark.parametrize("spread", [1e3, 1e8, -1e8, 1e12])
+def test_the_diagonal_costs_nothing(n: int, spread: float, method: str) -> None:
+    """The diagonal of the input changes neither the result nor the work, however large it is."""
+    matrix = cosines(n, 1.0)
+    np.fill_diagonal(matrix, 1.0)
+    plain = elliptope.project_elliptope(matrix, method)
+    extra = spread * np.abs(np.random.default_rng(n).standard_normal(n)) * (np.arange(n) % 3 == 0)
+    given = matrix + np.diag(extra)
+    found = elliptope.project_elliptope(given, method)
+    assert np.array_equal(found.matrix, plain.matrix)
+    assert (found.method, found.iterations, found.converged) == (plain.method, plain.iterations, True)
+    assert found.distance == pytest.approx(np.linalg.norm(found.matrix - given), rel=1e-12)
+    absolute = [max(one.distance**2 / 2, 1.0) * one.gap for one in (found, plain)]
+    assert absolute[0] == pytest.approx(absolute[1], rel=1e-12)
+
+
+def test_the_diagonal_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix of the caller is as it was, also after an interrupt."""
+    matrix = cosines(320, 1.0)
+    before = matrix.copy()
+    elliptope.project_array(matrix)
+    assert np.array_equal(matrix, before)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(elliptope, "prove_gap", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        elliptope.project_array(matrix)
+    assert np.array_equal(matrix, before)
 
 
 def test_double_precision_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,23 +426,53 @@ def test_warm_start_that_is_far() -> None:
     assert np.linalg.norm(found.matrix - cold.matrix) <= 1e-5 * np.linalg.norm(cold.matrix)
 
 
-@pytest.mark.parametrize("device", ["cpu", "torch"])
+@pytest.mark.parametrize("device", ["cpu", "torch", GPU])
 @pytest.mark.parametrize(("n", "noise", "rank"), [(320, 0.3, 8), (320, 20.0, 8), (400, 0.05, 64), (100, 0.3, 5)])
 def test_leading_pairs(n: int, noise: float, rank: int, device: str) -> None:
     """The filtered block finds what a full eigendecomposition finds."""
     matrix = cosines(n, noise, rank)
     there = matrix
-    if device == "torch":
-        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-        there = torch.from_numpy(matrix)
+    if device != "cpu":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+        there = arrays.to_device(matrix, device)
     edge = 2 * noise * math.sqrt(n)
     expected = np.linalg.eigvalsh(matrix)
     for count, floor in ((rank, edge), (n, edge), (rank, 0.0)):
         values, vectors = find_leading_pairs(there, count, floor)
-        values, vectors = np.asarray(values), np.asarray(vectors)
+        values, vectors = arrays.to_numpy(values), arrays.to_numpy(vectors)
         wanted = expected[expected > floor][-count:]
         assert values == pytest.approx(wanted, rel=1e-10)
         assert np.linalg.norm(matrix @ vectors - vectors * values) <= 1e-8 * expected[-1]
+
+
+def test_leading_pairs_of_a_block_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of equal records overflow the filter: there is no warning, and a decomposition finds the pairs."""
+    groups = np.kron(np.eye(15), np.ones((20, 20)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(find_leading_pairs(groups, 64, 40.0)[0]) == 0
+
+    def overflow(*_: object) -> None:
+        raise FloatingPointError
+
+    matrix = cosines(320, 0.3, 8)
+    expected = find_leading_pairs(matrix, 4)[0]
+    monkeypatch.setattr(partial.PartialSolver, "_separate", overflow)
+    assert find_leading_pairs(matrix, 4)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_pair_above_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no eigenvalue exceeds the floor, the filtered block finds none."""
+    monkeypatch.setattr(partial, "_LEADING_COST", math.inf)
+    matrix = cosines(320, 20.0, 8)
+    top = float(np.linalg.eigvalsh(matrix)[-1])
+    for count in (8, 320):
+        solver = partial.PartialSolver(matrix)
+        found = solver.find_leading(count, 1.01 * top, 1e-11)
+        assert found is None or (len(found[0]) == 0 and found[1].shape == (320, 0))
+        values, vectors = find_leading_pairs(matrix, count, 1.01 * top)
+        assert (len(values), vectors.shape) == (0, (320, 0))
+    assert len(find_leading_pairs(matrix, 8, 0.9999 * top)[0]) >= 1
 
 
 def test_noisy_diagonal_of_the_support_matrix() -> None:

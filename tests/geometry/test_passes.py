@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_threads_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         first = pool.submit(measured.score, queries[0])
         assert has_begun.wait(30)
         later = [pool.submit(measured.score, query) for query in queries[1:]]
-        while len(measured._waiting) < 11:
+        while len(measured._queue._waiting) < 12:  # with the one that is computed
             time.sleep(0.001)
         may_end.set()
         found = [one.result(30) for one in (first, *later)]
@@ -109,3 +110,153 @@ def test_each_thread_raises_its_own_error(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(measured.score(queries[0]), MeasuredRows(np.eye(4)).score(queries[0]))
     with pytest.raises(MemoryError):
         measured.score(queries[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("count", "dimension"), [(1, 3), (9_000, 768), (70_001, 96), (33_333, 1000)])
+def test_the_number_of_threads_changes_no_score(dtype: Any, count: int, dimension: int) -> None:
+    """Whoever takes which blocks: that depends on how fast each thread is."""
+    rows = np.random.default_rng(7).standard_normal((count, dimension), dtype=dtype)
+    queries = make_queries(12, dimension)
+    one = MeasuredRows(rows)
+    wanted = [one.score(query) for query in queries]
+    for threads in (2, 3, 8):
+        several, has_ended = MeasuredRows(rows, threads=threads), threading.Event()
+
+        def help_always(measured: MeasuredRows = several, end: threading.Event = has_ended) -> None:
+            while not end.is_set():
+                measured.help()
+                time.sleep(0.0001)
+
+        with ThreadPoolExecutor(12) as pool:
+            helpers = [pool.submit(help_always) for _ in range(4)]
+            try:
+                found = list(pool.map(several.score, queries))
+            finally:
+                has_ended.set()
+            assert [helper.result(30) for helper in helpers] == [None] * 4
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("blocks", [0, 1, passes._FEWEST_BLOCKS, 390, 100_000])
+def test_turns_cover_each_block_once(blocks: int, threads: int) -> None:
+    turns = passes._Turns(blocks, threads)
+    taken = list(iter(turns.take, None))
+    assert [place for part in taken for place in range(part.start, part.stop)] == list(range(blocks))
+    assert turns.take() is None
+    if threads == 1:
+        assert len(taken) == (blocks > 0)
+    else:  # no thread is left with most of a pass
+        assert all(part.stop - part.start <= max(passes._FEWEST_BLOCKS, blocks // (2 * threads)) for part in taken)
+
+
+@pytest.fixture
+def rows() -> Any:
+    return np.random.default_rng(8).standard_normal((40_000, 384), dtype=np.float32)
+
+
+@pytest.fixture
+def held_turns(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the thread that computes a pass wait after its first turn: events that it has begun, and that it may end."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    class HeldTurns(passes._Turns):
+        def take(self) -> slice | None:
+            if has_begun.is_set() and threading.current_thread().name.startswith("pass"):
+                assert may_go_on.wait(30)
+            found = super().take()
+            has_begun.set()
+            return found
+
+    monkeypatch.setattr(passes, "_Turns", HeldTurns)
+    return has_begun, may_go_on
+
+
+def test_a_thread_that_waits_helps(rows: Any, held_turns: tuple[threading.Event, threading.Event]) -> None:
+    """It multiplies blocks of the pass in work, alone: the other thread takes one turn."""
+    has_begun, may_go_on = held_turns
+    query = make_queries(1, 384)[0]
+    measured = MeasuredRows(rows, threads=2)
+    with ThreadPoolExecutor(1, "pass") as pool:
+        found = pool.submit(measured.score, query)
+        assert has_begun.wait(30)
+        current = measured._pass
+        assert current is not None
+        measured.help()
+        assert current._turns._next == current._blocks  # nothing is left for the other thread
+        may_go_on.set()
+        assert np.array_equal(found.result(30), MeasuredRows(rows).score(query))
+    measured.help()  # without a pass
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_more_threads_help_than_may(
+    rows: Any, held_turns: tuple[threading.Event, threading.Event], threads: int
+) -> None:
+    has_begun, may_go_on = held_turns
+    measured, query = MeasuredRows(rows, threads=threads), make_queries(1, 384)[0]
+    seats = [measured._seats.acquire(blocking=False) for _ in range(2)]  # of other helpers
+    assert seats == [threads == 2, False]
+    with ThreadPoolExecutor(1, "pass") as pool:
+        found = pool.submit(measured.score, query)
+        assert has_begun.wait(30)
+        current = measured._pass
+        assert current is not None
+        taken = current._turns._next
+        measured.help()
+        assert current._turns._next == taken
+        may_go_on.set()
+        assert np.array_equal(found.result(30), MeasuredRows(rows).score(query))
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_blocks_that_a_helper_fails_to_multiply(
+    rows: Any,
+    held_turns: tuple[threading.Event, threading.Event],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of the pass multiplies them: no score is what the memory held before."""
+    has_begun, may_go_on = held_turns
+    measured, query = MeasuredRows(rows, threads=2), make_queries(1, 384)[0]
+    wanted = MeasuredRows(rows).score(query)
+    has_begun.clear()
+    matmul, main = np.matmul, threading.current_thread()
+
+    def fail(*given: Any, **named: Any) -> Any:
+        if threading.current_thread() is main:
+            raise error
+        return matmul(*given, **named)
+
+    monkeypatch.setattr(np, "matmul", fail)
+    with ThreadPoolExecutor(1, "pass") as pool:
+        found = pool.submit(measured.score, query)
+        assert has_begun.wait(30)
+        if error is MemoryError:
+            measured.help()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                measured.help()
+        may_go_on.set()
+        assert np.array_equal(found.result(30), wanted)
+    assert measured._seats.acquire(blocking=False)
+
+
+def test_nothing_keeps_products(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products of a pass are clean values: nothing holds them when the scores are returned."""
+    measured = MeasuredRows(rows, threads=2)
+    found: list[weakref.ref[Any]] = []
+    multiply = measured._multiply
+
+    def run(queries: Any) -> Any:
+        products = multiply(queries)
+        found.append(weakref.ref(products.blocks.base))
+        return products
+
+    monkeypatch.setattr(measured, "_multiply", run)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(measured.score, make_queries(30, 384)))
+    assert measured._pass is None
+    assert found
+    assert all(one() is None for one in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from support import assert_feasible
@@ -60,7 +62,55 @@ def test_matrix_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elliptope, "to_numpy", never)
     release = ss.release_gram(draw_rows(330), device="torch", **CONTRACT)
     rank = release.embeddings().shape[1]
-    assert moved == [("to", (1, 1)), ("to", (330, 330)), ("from", (330, 330)), ("from", (330, rank))]
+    assert moved == [("to", (330, 330)), ("from", (330, 330)), ("from", (330, rank))]
+
+
+def test_failed_gpu_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU projects what a GPU cannot. An error of the code itself is raised, on each device."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    project_array = gram_module.project_array
+
+    def fail_with(error: Exception, *, everywhere: bool = False) -> None:
+        def project(matrix: object, *arguments: object, **options: object) -> object:
+            if everywhere or not isinstance(matrix, np.ndarray):
+                raise error
+            return project_array(matrix, *arguments, **options)
+
+        monkeypatch.setattr(gram_module, "project_array", project)
+
+    expected = ss.release_gram(draw_rows(330), **CONTRACT)
+    for error in (
+        torch.cuda.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),  # of a pinned buffer
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ):
+        fail_with(error)
+        with pytest.warns(UserWarning, match=f"'torch' failed with {type(error).__name__}: the projection runs on the"):
+            assert ss.release_gram(draw_rows(330), device="torch", **CONTRACT) == expected
+    for error, device in ((RuntimeError("of the CPU"), "cpu"), (TypeError("a mistake"), "torch")):
+        fail_with(error, everywhere=True)
+        with pytest.raises(type(error), match=str(error)):
+            ss.release_gram(draw_rows(330), device=device, **CONTRACT)
+
+
+@pytest.mark.parametrize("error", [ss.InvalidInput("newton needs about 48.0 GiB"), MemoryError()])
+def test_full_memory_loses_nothing(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charged release whose projection does not fit keeps its noisy matrix, also where warnings are errors."""
+    account = ss.Ledger.create("sqlite:///" + str(tmp_path / "l.db"), epsilon=50, delta=1e-4).account("docs")
+    contract = {**CONTRACT, "rng": None, "ledger": account}
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(gram_module, "project_array", fail)
+    release = ss.release_gram(draw_rows(40), **contract)
+    assert (release.projection, release.converged) == ("none", False)
+    assert np.array_equal(release.gram, release.noisy)
+    assert len(account.entries()) == 1
+    release.save(tmp_path / "release.npz")
+    assert ss.load(tmp_path / "release.npz") == release
+    with pytest.warns(UserWarning, match="noisy matrix is released without it"):
+        ss.release_gram(draw_rows(40), **contract)
 
 
 def test_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +170,21 @@ def test_no_decomposition_where_the_factor_is_at_hand(monkeypatch: pytest.Monkey
     expected = elliptope.factor_gram(release.gram, 6)
     assert found == [n]  # so decompositions are counted
     assert smaller @ smaller.T == pytest.approx(expected @ expected.T, abs=1e-6)
+
+
+@pytest.mark.parametrize("denoise", ["projection", "rank"])
+def test_a_charged_release_keeps_its_vectors(denoise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate of a charged release names its entry, and the vectors are at hand all the same."""
+    n = 700
+    account = ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=100, delta=1e-3).account("letters")
+    rows = np.random.default_rng(5).standard_normal((n, 4))
+    release = ss.release_gram(rows, denoise=denoise, ledger=account, **{**CONTRACT, "rng": None})
+    assert release.guarantee.provenance.dataset == "letters"
+    found = count_decompositions(monkeypatch, n)
+    kept = release.embeddings()
+    assert release.embeddings(2).shape == (n, 2)
+    assert not found
+    assert np.abs(kept @ kept.T - release.gram).max() < 1e-10
 
 
 @pytest.mark.parametrize("denoise", ["rank", "shrinkage"])

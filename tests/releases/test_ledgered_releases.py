@@ -93,7 +93,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     clean = (
         "compute_scores",
         "compute_row_scores",
-        "compute_gram",
+        "compute_upper_gram",
         "normalise_rows",
         "compute_centroids",
         "check_finite",

@@ -468,6 +468,7 @@ def test_a_gram_matrix_is_projected_as_asked(projection: str, method: str, monke
         return matrix
 
     monkeypatch.setattr(gram, "to_device", move)
+    monkeypatch.setattr(gram, "check_device", lambda device: move(np.zeros((1, 1)), device))
     monkeypatch.setattr(gram, "check_memory", lambda *given: seen.update(memory=given))
     monkeypatch.setattr(gram.post, "denoise_array", denoise)
     monkeypatch.setattr(gram, "project_array", project)

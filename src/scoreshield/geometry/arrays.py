@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,16 @@ from scoreshield.errors import InvalidInput
 Array = Any
 #: Called with the number of iterations done and the largest possible number.
 Progress = Callable[[int, int], None]
+_LARGE = 1 << 25  # bytes: from here on, a copy from a GPU is divided
+_COPIERS = 8  # threads
 _SMALL = 2000  # rows: up to this, a second matrix of at most 32 MB is taken for speed
 
 
 def to_device(matrix: NDArray[np.float64], device: str) -> Array:
     """Move a matrix to a device: "cpu" is NumPy, "torch" is PyTorch on the CPU, "cuda" or "cuda:1" is a GPU."""
+    check_device_name(device)
     if device == "cpu":
         return matrix
-    if not isinstance(device, str) or device.split(":")[0] not in ("torch", "cuda"):
-        _validation.reject("device", "'cpu', 'cuda', 'cuda:N' or 'torch'", device)
     try:
         import torch
     except ImportError:
@@ -38,12 +40,48 @@ def to_device(matrix: NDArray[np.float64], device: str) -> Array:
     return torch.from_numpy(matrix).to(device)
 
 
+def check_device_name(device: Any, name: str = "device") -> str:
+    """Check that a device can exist; not that it is here."""
+    if not isinstance(device, str) or (device != "cpu" and device.split(":")[0] not in ("torch", "cuda")):
+        _validation.reject(name, "'cpu', 'cuda', 'cuda:N' or 'torch'", device)
+    return device
+
+
+def check_device(device: str) -> None:
+    """Raise an error if matrices cannot be moved to a device of this process."""
+    to_device(np.zeros((1, 1)), device)
+
+
 def to_numpy(array: Array) -> NDArray[np.float64]:
     """Convert an array to NumPy."""
     if isinstance(array, np.ndarray):
         return array
-    result: NDArray[np.float64] = array.cpu().numpy()
-    return result
+    if array.device.type == "cpu" or array.nbytes < _LARGE:
+        result: NDArray[np.float64] = array.cpu().numpy()
+        return result
+    return _fetch(array)
+
+
+def _fetch(array: Array) -> NDArray[np.float64]:
+    """Copy a large matrix from a GPU by several threads, each with a buffer that the GPU can write to directly.
+
+    One thread would spend its time on new pages of memory.
+    """
+    import torch
+
+    found = np.empty(array.shape)
+    rows = max(1, _LARGE // (2 * found[0].nbytes))
+
+    def fetch(start: int) -> None:
+        panel = array[start : start + rows, :]
+        buffer = torch.empty(panel.shape, dtype=array.dtype, pin_memory=True)
+        buffer.copy_(panel)
+        found[start : start + rows] = buffer.numpy()
+
+    with ThreadPoolExecutor(_COPIERS) as pool:
+        for _ in pool.map(fetch, range(0, len(found), rows)):  # raises what a thread raised
+            pass
+    return found
 
 
 def like(values: NDArray[np.floating], array: Array) -> Array:
@@ -51,6 +89,17 @@ def like(values: NDArray[np.floating], array: Array) -> Array:
     if isinstance(array, np.ndarray):
         return values
     return array_namespace(array).asarray(values, device=array.device)
+
+
+def draw_normal(rng: np.random.Generator, shape: tuple[int, ...], array: Array) -> Array:
+    """Draw normal numbers in single precision, in the library and on the device of an array. A GPU draws its own."""
+    if isinstance(array, np.ndarray) or array.device.type == "cpu":
+        return like(rng.standard_normal(shape, dtype=np.float32), array)
+    import torch
+
+    generator = torch.Generator(array.device)
+    generator.manual_seed(int(rng.integers(2**63)))
+    return torch.randn(shape, generator=generator, device=array.device)
 
 
 def diagonal(matrix: Array) -> Array:
@@ -65,7 +114,7 @@ def norm(array: Array) -> float:
 
 def row_dots(a: Array, b: Array) -> Array:
     """Compute the inner product of each row of a with the same row of b."""
-    return array_namespace(a).vecdot(a, b)
+    return np.vecdot(a, b) if isinstance(a, np.ndarray) else (a * b).sum(-1)
 
 
 def normalise_factor(factor: Array) -> Array:

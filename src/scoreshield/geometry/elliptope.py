@@ -27,7 +27,18 @@ from scoreshield import _validation
 from scoreshield._validation import check_count, check_positive, one_of, optional, validate
 from scoreshield.errors import InvalidInput, InvalidParameter
 from scoreshield.geometry import comparison, newton, partial
-from scoreshield.geometry.arrays import Array, Progress, like, list_panels, norm, to_device, to_numpy
+from scoreshield.geometry.arrays import (
+    Array,
+    Progress,
+    check_device,
+    diagonal,
+    is_single_faster,
+    like,
+    list_panels,
+    norm,
+    to_device,
+    to_numpy,
+)
 from scoreshield.geometry.comparison import Solver
 from scoreshield.geometry.gap_proof import GapProof, prove_gap
 
@@ -47,11 +58,17 @@ _LIMITS = {
 _LEAST_PARTIAL = 300  # rows: below this, eigendecompositions are faster
 _FINEST_PARTIAL = 1e-9  # the least tolerance for which the rounding of a proof is small enough
 _ACCURATE = 1e3  # times the tolerance: the largest residual of a result that is not refined by Newton's method
+_PRODUCTS = 100  # times n: the most columns that "auto" multiplies, on a CPU, before eigendecompositions are faster
 _REFINEMENTS = 3  # the most proofs that one projection attempts
 _LARGEST_ENTRY = 1e100
 _NEGLIGIBLE = 1e-9  # of the largest eigenvalue: a smaller eigenvalue is rounding
 #: Matrices of the input's size that the method holds at its peak, the input's copy and LAPACK's work included.
 _MATRICES = {"none": 1, "auto": 4, "partial": 4, "newton": 6, "aap": 7, "dykstra": 9, "sdp": 60, "pnp": 7}
+
+
+#: The same on a GPU, in matrices there: the least that was measured, so that nothing that fits is rejected.
+_MATRICES_ON_GPU = {"none": 0.0, "auto": 2.1, "partial": 2.1, "newton": 6.0}
+_LEAST_ON_GPU = 2.0  # of the methods that were not measured
 
 
 @dataclass(frozen=True)
@@ -71,8 +88,9 @@ class Projection:
             NaN without a dual. For partial it is a proved upper bound, rounding errors included, so that the nearest
             matrix is within sqrt(2 gap) of ``matrix`` in the same units; infinite where nothing could be proved.
         distance: The Frobenius distance from the input.
-        converged: For partial, whether the proved gap is at most the tolerance. For the other methods, whether the
-            residual fell to the tolerance.
+        converged: For partial, whether the proved gap is at most the tolerance, also if a few entries or the diagonal
+            are far larger than the rest: it is compared with the distance of the nearest row. For the other methods,
+            whether the residual fell to the tolerance.
         factor: Unit rows whose cosines are ``matrix``, where the method has them: partial.
     """
 
@@ -127,6 +145,7 @@ def project_elliptope(
     array = _validation.check_array(matrix, "matrix", "a square matrix of real numbers")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] == 0 or array.dtype.kind not in "fiu":
         _validation.reject("matrix", "a square matrix of real numbers", array)
+    check_device(device)
     check_memory(len(array), method, device)
     start = _symmetrise(to_device(np.ascontiguousarray(array, dtype=np.float64), device), device == "cpu")
     found = project_array(
@@ -162,15 +181,8 @@ def project_array(
     the projection of a matrix near this one; it is replaced by the end of this one.
     """
     limit = _LIMITS[method] if max_iterations is None else max_iterations
-    n = start.shape[0]
-    if method == "partial" or (method == "auto" and n >= _LEAST_PARTIAL and tol >= _FINEST_PARTIAL):
-        found = _project_by_partial(start, tol, limit, method == "partial", progress, warm)
-        if found is not None:
-            return found
-        if isinstance(start, np.ndarray):
-            check_memory(n, "newton", "cpu", held=1)
     if method in ("auto", "partial", "newton"):
-        return _project_by_newton(start, tol, limit, progress)
+        return _project_by_dual(start, method, tol, limit, progress, warm)
     extra = 0
     if method == "sdp":
         solution, steps, is_optimal = comparison.project_by_program(to_numpy(start), tol, limit, solver, time_limit)
@@ -189,6 +201,40 @@ def project_array(
     return _make_projection(start, end, method, steps, steps + extra, residual, residual <= tol)
 
 
+def _project_by_dual(
+    start: Array,
+    method: Method,
+    tol: float,
+    limit: int,
+    progress: Progress | None,
+    warm: partial.WarmStart | None,
+) -> Projection:
+    """Project by partial or newton, with a diagonal of 1 meanwhile.
+
+    Every valid matrix has the same diagonal, so that of the input adds the same to the square of every distance. It
+    changes no result, and a large or noisy one would only cost steps and digits.
+    """
+    n = start.shape[0]
+    own = array_namespace(start).asarray(diagonal(start), copy=True)
+    beyond = norm(own - 1)
+    found = None
+    try:
+        if beyond > 0:
+            diagonal(start)[:] = 1.0
+        if method == "partial" or (method == "auto" and n >= _LEAST_PARTIAL and tol >= _FINEST_PARTIAL):
+            found, is_final = _project_by_partial(start, tol, limit, method == "partial", progress, warm)
+            if not is_final and _is_room_for_newton(start, found):
+                found = None
+        if found is None:
+            found = _project_by_newton(start, tol, limit, progress)
+    finally:
+        if beyond > 0:
+            diagonal(start)[:] = own
+    distance = math.hypot(found.distance, beyond)
+    gap = found.gap * max(found.distance**2 / 2, 1.0) / max(distance**2 / 2, 1.0)
+    return replace(found, distance=distance, gap=gap)
+
+
 def _project_by_partial(
     start: Array,
     tol: float,
@@ -196,13 +242,20 @@ def _project_by_partial(
     is_asked: bool,
     progress: Progress | None,
     warm: partial.WarmStart | None,
-) -> Projection | None:
-    """Project by the positive eigenvectors. Return None where Newton's method should run instead."""
+) -> tuple[Projection | None, bool]:
+    """Project by the positive eigenvectors.
+
+    Returns:
+        The result, if there is one, and whether it is final. If it is not, Newton's method should run instead.
+    """
     if start.shape[0] < 3:
-        return None
-    solver = partial.PartialSolver(start, min(limit, partial.STEPS), progress, warm)
+        return None, False
+    most = math.inf
+    if not is_asked:
+        most = _PRODUCTS if is_single_faster(start) else 10 * _PRODUCTS  # as a GPU decomposes slowly
+    solver = partial.PartialSolver(start, min(limit, partial.STEPS), progress, warm, most)
     if not (solver.is_suitable() or is_asked):
-        return None
+        return None, False
     goal = 10 * tol
     best: tuple[partial.PartialSolution, GapProof] | None = None
     for _ in range(_REFINEMENTS):
@@ -212,18 +265,16 @@ def _project_by_partial(
         proof = prove_gap(start, solution.factor, solution.multipliers, solution.lift, tol)
         if best is None or proof.gap < best[1].gap:
             best = solution, proof
-        if (proof.relative_gap <= tol and solution.residual <= goal) or solver.iterations >= solver.limit:
+        if (proof.is_within(tol) and solution.residual <= goal) or solver.is_spent:
             break
         goal = min(goal, solution.residual) / 100
     if best is None:
-        return None
+        return None, False
     solution, proof = best
-    is_proved = proof.relative_gap <= tol
+    is_proved = proof.is_within(tol)
     # Under very heavy noise a small gap allows a large residual; then Newton's steps come nearer.
     is_accurate = solution.residual <= _ACCURATE * tol
-    if not (is_proved and is_accurate) and solver.iterations < limit:
-        return None  # stalled, rather than stopped by the caller's limit
-    return Projection(
+    found = Projection(
         proof.matrix,
         "partial",
         solution.iterations,
@@ -234,6 +285,21 @@ def _project_by_partial(
         is_proved,
         proof.rows,
     )
+    # Otherwise it stalled, rather than being stopped by the caller's limit.
+    return found, (is_proved and is_accurate) or solver.iterations >= limit
+
+
+def _is_room_for_newton(start: Array, found: Projection | None) -> bool:
+    """Whether Newton's method fits into the memory. If it does not and nothing was found, that is an error."""
+    if not isinstance(start, np.ndarray):
+        return True
+    try:
+        check_memory(len(start), "newton", "cpu", held=1 if found is None else 2)
+    except InvalidInput:
+        if found is None:
+            raise
+        return False
+    return True
 
 
 def _project_by_newton(start: Array, tol: float, limit: int, progress: Progress | None) -> Projection:
@@ -298,19 +364,40 @@ def check_memory(n: int, method: str, device: str, held: int = 0) -> None:
     Args:
         n: The number of rows.
         method: The method; "auto" counts its first choice, and "none" the matrix alone.
-        device: The device. On a GPU, only the input and the result are in this machine's memory.
+        device: The device. On a GPU, only the input and the result are in this machine's memory; the rest has to fit
+            there. A release that did not would be lost after its charge.
         held: The matrices that are held already.
     """
     if method == "auto" and n < _LEAST_PARTIAL:
         method = "newton"
-    needed = 8 * n * n * ((_MATRICES[method] if device == "cpu" else 2) - held)
-    available = _find_available_memory()
+    matrix = 8 * n * n
+    free = _find_available_memory()
+    _check_room(n, method, matrix * ((_MATRICES[method] if device == "cpu" else 2) - held), free, "")
+    if device.startswith("cuda"):
+        there = _MATRICES_ON_GPU.get(method, _LEAST_ON_GPU)
+        _check_room(n, method, there * matrix, _find_memory_of(device), " of the GPU")
+
+
+def _check_room(n: int, method: str, needed: float, available: int | None, where: str) -> None:
     if available is not None and needed > available:
         what = "A Gram matrix" if method == "none" else f"The projection by method {method!r}"
         raise InvalidInput(
-            f"{what} needs about {needed / 2**30:.1f} GiB for a matrix of {n:,} rows; "
+            f"{what} needs about {needed / 2**30:.1f} GiB{where} for a matrix of {n:,} rows; "
             f"{available / 2**30:.1f} GiB are free."
         )
+
+
+def _find_memory_of(device: str) -> int | None:
+    """Read the number of bytes on a GPU that are free, or that PyTorch holds without use; None without a GPU."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None  # which is reported where a matrix is moved there
+    place = torch.device(device)
+    unused = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+    return int(torch.cuda.mem_get_info(place)[0]) + unused
 
 
 def _find_available_memory() -> int | None:

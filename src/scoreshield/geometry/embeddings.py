@@ -32,6 +32,7 @@ SAFE_SQUARES = {4: (1e-25, 1e30), 8: (1e-250, 1e250)}
 #: A sum or projection of unit rows that is shorter than this has no direction: it is rounding error, which is about
 #: 1e-16 for each row and dimension.
 _VANISHES = 1e-9
+_PANEL = 256  # rows of a Gram matrix that are computed at once
 
 
 def as_rows(embeddings: ArrayLike, name: str = "embeddings") -> Rows:
@@ -165,10 +166,23 @@ def compute_row_scores(part: Rows, public: Rows, queries: NDArray[np.float64], n
     return scores
 
 
-def compute_gram(rows: Rows) -> NDArray[np.float64]:
-    """Compute the clean cosines of all pairs of rows, (n, n), in double precision, exactly symmetric, not clamped."""
+def compute_upper_gram(rows: Rows, score_range: tuple[float, float]) -> NDArray[np.float64]:
+    """Compute the clean cosines of all pairs of rows in double precision, clamped, on and above the diagonal.
+
+    What is below the diagonal has no meaning. By panels, because NumPy's symmetric product copies one triangle to the
+    other in a single thread, and the noise is mirrored anyway.
+
+    Returns:
+        An (n, n) matrix.
+    """
     unit = normalise_rows(rows)
-    return unit @ unit.T  # one symmetric rank-k product
+    n = len(unit)
+    upper = np.zeros((n, n))
+    for start in range(0, n, _PANEL):
+        panel = upper[start : start + _PANEL, start:]
+        np.matmul(unit[start : start + _PANEL], unit[start:].T, out=panel)
+        np.clip(panel, *score_range, out=panel)
+    return upper
 
 
 def normalise_rows(rows: Rows, name: str = "embeddings", first: int = 0) -> NDArray[np.float64]:

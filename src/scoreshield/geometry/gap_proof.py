@@ -32,6 +32,7 @@ from scoreshield.geometry.arrays import (
 
 _UNIT = 2.0**-53  # the unit roundoff of double precision
 _ATTEMPTS = 4
+_SHORTEST = 1e-100  # rows: products of shorter ones could underflow, so that nothing is proved
 
 
 @dataclass
@@ -43,6 +44,9 @@ class GapProof:
         rows: The unit rows whose cosines they are.
         distance: Its Frobenius distance from the input.
         gap: The proved bound on half the squared distance less the least possible; infinite where nothing is proved.
+        scale: What a gap has to be small against: n times half the least squared distance of a row, without the
+            diagonal, or 1 if that is smaller. Under even noise it is half the squared distance. One huge entry or a
+            large diagonal adds nearly the same to the distance of all valid matrices, and must not excuse a gap.
         factorisations: The number of Cholesky factorisations.
     """
 
@@ -50,12 +54,17 @@ class GapProof:
     rows: Array
     distance: float
     gap: float
+    scale: float
     factorisations: int
 
     @property
     def relative_gap(self) -> float:
         """The gap, relative to half the squared distance, or to 1 where that is smaller."""
         return self.gap / max(self.distance**2 / 2, 1.0)
+
+    def is_within(self, tol: float) -> bool:
+        """Whether the gap is at most a multiple of its scale."""
+        return self.gap <= tol * self.scale
 
 
 def prove_gap(matrix: Array, factor: Array, multipliers: Array, lift: float, allowed: float) -> GapProof:
@@ -69,26 +78,28 @@ def prove_gap(matrix: Array, factor: Array, multipliers: Array, lift: float, all
         factor: F, with no zero row.
         multipliers: y.
         lift: An estimate of the t that is needed.
-        allowed: The largest relative gap that is of use.
+        allowed: The largest gap that is of use, as a multiple of its scale.
     """
     xp = array_namespace(matrix)
     n, rank = factor.shape
     lengths = xp.sqrt(row_dots(factor, factor))
-    rows = factor / lengths[:, None]
+    rows = factor / xp.clip(lengths, _SHORTEST, None)[:, None]
     work = xp.empty_like(matrix)
-    slack = _form_slack(matrix, factor, rows, work)
+    slack = _form_slack(matrix, factor, lengths, work)
     # What is stored on the diagonal defines the true y_i, so that its rounding does not matter.
     base = lengths * lengths - diagonal(matrix) - multipliers
-    reference = max(slack.distance**2 / 2, 1.0)
-    # The cosines are computed twice, here and for the result, so that an entry may differ by two roundings of a sum.
-    drift = 2 * n * _gamma(rank + 2)
+    scale = max(n * slack.least / 2, 1.0)
+    # The cosines are computed twice, here and for the result: an entry may differ by twice the rounding of one.
+    drift = 2 * n * _gamma(rank + 6)
     rounding = _bound_cholesky_error(n, float(xp.sum(xp.abs(base))))
     infeasible = n * _gamma(rank + 6)  # no eigenvalue of the returned matrix is below minus this
-    fixed = infeasible * n * (slack.distance + infeasible * n) + (math.sqrt(slack.change) + drift) ** 2 / 2
-    limit = max(0.5 * allowed * reference / n, 4 * rounding)
+    distance = slack.distance + drift
+    fixed = infeasible * n * (distance + infeasible * n) + (math.sqrt(slack.change) + drift) ** 2 / 2
+    # A gap above its scale is of no use, and a very large shift would overflow.
+    limit = max(0.5 * min(allowed, 1.0) * scale / n, 4 * rounding)
     shift = min(max(2 * lift, 4 * rounding), limit)
     gap, attempts = math.inf, 0
-    while attempts < _ATTEMPTS:
+    while float(xp.min(lengths)) > _SHORTEST and attempts < _ATTEMPTS:
         attempts += 1
         entries = base + shift
         diagonal(work)[:] = entries
@@ -102,9 +113,9 @@ def prove_gap(matrix: Array, factor: Array, multipliers: Array, lift: float, all
         if shift >= limit:
             break
         shift = min(30 * shift, limit)
-        slack = _form_slack(matrix, factor, rows, work)
+        slack = _form_slack(matrix, factor, lengths, work)
     fill_cosines(rows, work)
-    return GapProof(work, rows, slack.distance, gap, attempts)
+    return GapProof(work, rows, slack.distance, gap, scale, attempts)
 
 
 def fill_cosines(rows: Array, out: Array) -> None:
@@ -123,31 +134,40 @@ class _Slack:
     distance: float
     change: float  # |X - Z|^2
     inner: float  # <S, X>
-    size: float  # sum |S_ij X_ij|
+    size: float  # a bound on the sum of |S_ij X_ij|
     squares: float  # |S|^2
+    least: float  # the least squared distance of a row, without the diagonal
 
 
-def _form_slack(matrix: Array, factor: Array, rows: Array, out: Array) -> _Slack:
-    """Write Z - A, for Z = F F^T as it is computed, by panels; and compare with the cosines of the rows."""
+def _form_slack(matrix: Array, factor: Array, lengths: Array, out: Array) -> _Slack:
+    """Write Z - A, for Z = F F^T as it is computed, by panels; and compare with the cosines, Z_ij over both lengths."""
     xp = array_namespace(matrix)
     fill_outer_square(factor, out)
-    sums: list[list[float]] = [[], [], [], [], []]
-    n = matrix.shape[0]
+    inverse = 1 / xp.clip(lengths, _SHORTEST, None)
+    own = 1 - diagonal(matrix)
+    sums: list[list[float]] = [[float(own @ own)], [], [], [], []]
+    n, least = matrix.shape[0], math.inf
     for start, end in list_panels(n):
-        cosines = xp.clip(rows[start:end, :] @ rows.T, -1.0, 1.0)
+        panel = out[start:end, :]
+        cosines = panel * inverse[start:end, None]
+        cosines *= inverse
         own = cosines.reshape(-1)[start :: n + 1]  # the diagonal of the whole matrix, as a view
         own[:] = 1.0
-        panel = out[start:end, :]
-        sums[0].append(norm(cosines - matrix[start:end, :]) ** 2)
         sums[1].append(norm(cosines - panel) ** 2)
         panel -= matrix[start:end, :]
+        panel.reshape(-1)[start :: n + 1][:] = 0.0
         own[:] = 0.0
         sums[2].append(math.fsum(to_numpy(row_dots(panel, cosines))))
-        sums[3].append(float(xp.sum(row_dots(xp.abs(panel), xp.abs(cosines)))))
-        panel.reshape(-1)[start :: n + 1][:] = 0.0
+        sums[3].append(norm(cosines) ** 2)
         sums[4].append(norm(panel) ** 2)
-    distance, change, inner, size, squares = (math.fsum(values) for values in sums)
-    return _Slack(math.sqrt(distance), change, inner, size, squares)
+        cosines -= matrix[start:end, :]
+        own[:] = 0.0
+        squares = row_dots(cosines, cosines)
+        least = min(least, float(xp.min(squares)))
+        sums[0].append(float(xp.sum(squares)))
+    distance, change, inner, cosine_squares, slack_squares = (math.fsum(values) for values in sums)
+    size = math.sqrt(slack_squares) * math.sqrt(cosine_squares)  # by Cauchy's inequality
+    return _Slack(math.sqrt(distance), change, inner, size, slack_squares, least)
 
 
 def _gamma(count: float) -> float:

@@ -7,8 +7,8 @@ A + Diag y. Under noise that part has low rank. A block of eigenvectors follows 
   eigenproblem (Rayleigh and Ritz) separates them. The degree adapts to the accuracy that the next step needs.
 * *Step.* The generalised Hessian of Newton's method is exact between the eigenvectors of the block. The other
   eigenvalues enter by an average that has their mean and their variance. Secant pairs (L-BFGS) correct the rest.
-* *Heavy noise.* The solution has rank about sqrt(2n). Unit rows V with V V^T near it are found first, by gradient steps
-  of Barzilai & Borwein's length (Burer & Monteiro 2003).
+* *Heavy noise.* The solution has rank about sqrt(2n). Unit rows V with V V^T near it are found first
+  (`scoreshield.geometry.low_rank`).
 
 The filter multiplies residuals, in single precision where that is faster. The last small eigenproblems use double.
 Nothing here is proved: `scoreshield.geometry.gap_proof` proves the result.
@@ -20,7 +20,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -30,6 +30,7 @@ from scoreshield.geometry.arrays import (
     Array,
     Progress,
     diagonal,
+    draw_normal,
     factor_cholesky,
     invert_triangle,
     is_single_faster,
@@ -41,18 +42,24 @@ from scoreshield.geometry.arrays import (
     to_numpy,
 )
 from scoreshield.geometry.conjugate import solve_by_gradients
+from scoreshield.geometry.low_rank import LowRankDescent
 
 STEPS = 60
 WIDEST = 0.4  # of n: a wider block costs more than full eigendecompositions
+_ORTHOGONAL = 0.9  # such a distance: nearly orthonormal columns
+_COARSE = 3e-3  # below this, products in single precision are too inexact to make columns orthogonal
 _NEARLY_DEPENDENT = 1e-5  # distance of a unit column from those before it: below this, QR by reflections
 _LOW_RANK = 0.35  # times sqrt(2n): below this rank of the first block the low-rank start is used
 _HEAVY = 0.5  # of the shift: under heavy noise no kept eigenvalue exceeds this
 _WIDE_NOISE = 2.0  # with less noise than this on the spectrum, Newton's method needs few steps
-_WIDTH = 1.35  # of the rank: the width of the block
+_WIDTH = 1.3  # of the rank: the width of the block
 _SPARE = 15  # columns of the block beyond that
-_ASCENT_TOL = 3.0  # of the solution's own scale: the accuracy of the low-rank start
+_SEARCH_TOL = 3.0  # of the solution's own scale: the accuracy of the low-rank start
 _WARM = 0.3  # the largest residual of a warm start
-_ASCENTS = 250  # the most products with A in the low-rank start
+_SEARCH_STEPS = 600  # the most steps of one search for a low-rank start
+_RESTARTS = 3  # the most further searches of one projection, each for a nearer start
+_FINEST_SEARCH = 1e-13  # near rounding: a start of this accuracy is not improved
+_SLOW_STEPS = 12  # steps over which the residual must halve
 _ACCURACY = 0.03  # of the residual: the error of the next gradient
 _ROUNDS = 12  # the most rounds of filter and Rayleigh-Ritz for one y
 _SINGLE = 4e-7  # the error of products in single precision, with a margin
@@ -146,6 +153,25 @@ class PartialSolution:
     products: float
 
 
+class _FilterShape(NamedTuple):
+    """Chebyshev's polynomial that is small on [low, cut] and 1 at the top."""
+
+    low: float
+    cut: float
+    top: float
+    degree: int
+
+    @property
+    def half(self) -> float:
+        """Half the length of the interval."""
+        return (self.cut - self.low) / 2
+
+    @property
+    def middle(self) -> float:
+        """The middle of the interval."""
+        return (self.cut + self.low) / 2
+
+
 class PartialSolver:
     """A solver of one projection. It keeps its block, so that a later call continues to a smaller tolerance.
 
@@ -154,15 +180,22 @@ class PartialSolver:
         limit: The most steps in all.
         progress: Called with the steps done and the limit.
         warm: Where the solver starts, if it is not empty, and where it leaves its end.
+        most: The most columns to multiply, over the size of the matrix. No further step is taken after it.
     """
 
     def __init__(
-        self, matrix: Array, limit: int = STEPS, progress: Progress | None = None, warm: WarmStart | None = None
+        self,
+        matrix: Array,
+        limit: int = STEPS,
+        progress: Progress | None = None,
+        warm: WarmStart | None = None,
+        most: float = math.inf,
     ) -> None:
         self.matrix, self.limit, self.progress = matrix, limit, progress
         self._warm = WarmStart() if warm is None else warm
         self.size = matrix.shape[0]
         self.columns = self.iterations = 0
+        self._most_columns = most * self.size
         # Not a seed that a caller is likely to have drawn the matrix from, because the vectors must not depend on it.
         self._rng = np.random.default_rng([_SEED, self.size])
         xp = array_namespace(matrix)
@@ -171,10 +204,18 @@ class PartialSolver:
         self._single: Array = None  # a copy in single precision
         self._degree = 6
         self._point: PositivePart | None = None
+        self._search: LowRankDescent | None = None
+        self._search_tol = math.inf
+        self._restarts = _RESTARTS
         self._pairs: list[tuple[Array, Array]] = []
         self._is_single_allowed = is_single_faster(matrix) and 1e-15 < self._norm < 1e15
         self._fast: Any = xp.float32 if self._is_single_allowed else matrix.dtype
         self.spectrum = self._estimate_spectrum()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no further step is allowed."""
+        return self.iterations >= self.limit or self.columns >= self._most_columns
 
     def is_suitable(self) -> bool:
         """Whether the positive part is estimated to be narrow enough for a block, and apart from the rest."""
@@ -193,6 +234,7 @@ class PartialSolver:
                 if start is not None and start.images is None:
                     start.images = self._multiply(start.vectors)
                 point = None if start is None else self._iterate(start, tol)
+                point = None if point is None else self._restart(point, tol)
         except FloatingPointError:
             return None
         finally:
@@ -226,6 +268,15 @@ class PartialSolver:
         Returns:
             The values and vectors, or None where an eigendecomposition is estimated to be faster, or is needed.
         """
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # checked where the block is separated
+                return self._find_leading(count, floor, residual, near)
+        except FloatingPointError:
+            return None
+
+    def _find_leading(
+        self, count: int, floor: float, residual: float, near: Array | None
+    ) -> tuple[Array, Array] | None:
         xp = array_namespace(self.matrix)
         n, spectrum = self.size, self.spectrum
         largest = max(-spectrum.low, spectrum.high)
@@ -258,8 +309,8 @@ class PartialSolver:
             cut = float(values[-1])
             if cut >= floor > 0:
                 return None  # more pairs than estimated
-            above = max(1, min(count, int(xp.sum(values > floor))))
-            error = float(xp.max(residuals[:above])) / largest
+            above = min(count, int(xp.sum(values > floor)))
+            error = float(xp.max(residuals[: max(1, above)])) / largest  # of the first, where none is wanted
             if not is_single and error <= residual:
                 return values[:above], block[:, :above]
             is_single = is_single and error > _LEADING_SINGLE and error < 0.5 * before
@@ -271,12 +322,29 @@ class PartialSolver:
     def _multiply(self, block: Array) -> Array:
         """Compute A times a block, in the precision of the block."""
         self.columns += block.shape[1]
-        xp = array_namespace(self.matrix)
         if block.dtype == self.matrix.dtype:
             return self.matrix @ block
+        return self._make_single() @ block
+
+    def _make_single(self) -> Array:
         if self._single is None:
-            self._single = xp.astype(self.matrix, xp.float32)
-        return self._single @ block
+            self._single = array_namespace(self.matrix).astype(self.matrix, self._fast)
+        return self._single
+
+    def _shift_single(self, shifts: Array | None) -> Callable[[Array], Array]:
+        """Return a function that multiplies A + Diag(shifts) by a block in the precision of the filter.
+
+        The shifts are added to the diagonal of the copy in single precision, which saves two passes over the block,
+        until this is called with None.
+        """
+        xp = array_namespace(self.matrix)
+        if self._fast == self.matrix.dtype:
+            column: Array = None if shifts is None else shifts[:, None]
+            return lambda block: self._multiply(block) + column * block
+        single = self._make_single()
+        own = diagonal(self.matrix)
+        diagonal(single)[:] = xp.astype(own if shifts is None else own + shifts, single.dtype)
+        return self._multiply
 
     def _choose_precision(self, accuracy: float, values: Array) -> bool:
         """Whether single precision is enough for a gradient of this accuracy."""
@@ -289,8 +357,8 @@ class PartialSolver:
 
     def _draw(self, width: int, dtype: Any = None) -> Array:
         """Draw a random block, in double precision unless another type is given."""
-        drawn = like(self._rng.standard_normal((self.size, width), dtype=np.float32), self.matrix)
-        return array_namespace(drawn).astype(drawn, self.matrix.dtype if dtype is None else dtype)
+        drawn = draw_normal(self._rng, (self.size, width), self.matrix)
+        return array_namespace(drawn).astype(drawn, self.matrix.dtype if dtype is None else dtype, copy=False)
 
     def _estimate_spectrum(self) -> Spectrum:
         """Estimate the spectrum by Lanczos steps from several random vectors at once."""
@@ -338,7 +406,8 @@ class PartialSolver:
         low = min(
             low, cut - 1e-3 * max(abs(float(values[0])), abs(cut), 1e-300)
         )  # damping more than needed is harmless
-        half, middle = (cut - low) / 2, (cut + low) / 2
+        shape = _FilterShape(low, cut, max(float(values[0]), cut), self._degree)
+        half, middle = shape.half, shape.middle
         own = vectors.dtype
         rest = xp.asarray(images, copy=True)
         for start, end in list_panels(self.size):
@@ -346,21 +415,20 @@ class PartialSolver:
         reach = (float(values[0]) - middle) / half
         far = int(xp.sum(values > middle + _FAR * half))
         if far == 0 or self._degree * math.acosh(max(reach, 1.0)) < _GROWTH:
-            top = max(float(values[0]), cut)
-            return self._filter(values, vectors, rest, y, cut, top, low, self._degree, dtype, None)
+            return self._filter(values, vectors, rest, y, shape, dtype)
         degree = self._degree if far == 1 else max(2, min(self._degree, int(_GROWTH / math.acosh(reach))))
         space, ends = vectors[:, :far], rest[:, :far]
         within = space.T @ (ends + xp.astype(values[:far], own) * space)
-        outer = self._filter(values[:far], space, ends, y, cut, float(values[0]), low, degree, dtype, None)
+        outer = self._filter(values[:far], space, ends, y, _FilterShape(low, cut, float(values[0]), degree), dtype)
         if far == len(values):
             return outer
-        top = max(float(values[far]), cut)
-        diagonal(within)[:] -= top
+        shape = shape._replace(top=max(float(values[far]), cut))
+        diagonal(within)[:] -= shape.top
         weighted = space @ within
         inside = vectors[:, far:]
         rest = rest[:, far:] - weighted @ (space.T @ inside)
         removed = xp.astype(weighted, self._fast), xp.astype(space, self._fast)
-        inner = self._filter(values[far:], inside, rest, y, cut, top, low, self._degree, dtype, removed)
+        inner = self._filter(values[far:], inside, rest, y, shape, dtype, removed)
         return xp.concat([outer, inner], axis=1)
 
     def _filter(
@@ -369,43 +437,42 @@ class PartialSolver:
         vectors: Array,
         rest: Array,
         y: Array,
-        cut: float,
-        top: float,
-        low: float,
-        degree: int,
+        shape: _FilterShape,
         dtype: Any,
-        removed: tuple[Array, Array] | None,
+        removed: tuple[Array, Array] | None = None,
     ) -> Array:
-        """Apply Chebyshev's polynomial p that is small on [low, cut] and 1 at the top, to approximate eigenpairs.
+        """Apply a polynomial p of A + Diag y, less what is removed, to approximate eigenpairs.
 
         With B the matrix, v a vector, λ its value and r = B v - λ v its residual, p(B) v = p(λ) v + w, where w is
         proportional to r. Only w is multiplied by the matrix, so that the rounding of the products is proportional to
         r too, and single precision is enough wherever it is faster. The residuals are overwritten.
         """
         xp = array_namespace(vectors)
-        half, middle = (cut - low) / 2, (cut + low) / 2
-        ratio = half / max(top - middle, half)
+        half, middle = shape.half, shape.middle
+        ratio = half / max(shape.top - middle, half)
         scale = ratio
         work = self._fast
-        shifted = xp.astype((y - middle)[:, None], work)
+        shifts = y - middle
         places = (values - middle) / half
         before, factors = xp.ones_like(places), scale * places
         rest = xp.astype(rest, work, copy=False)
         rest *= 1 / half
         block, current = xp.zeros_like(rest), scale * rest
-        for _ in range(degree - 1):
-            following = 1 / (2 / ratio - scale)
-            fresh = self._multiply(current)
-            if removed is not None:
-                fresh -= removed[0] @ (removed[1].T @ current)
-            fresh += shifted * current
-            fresh *= 1 / half
-            fresh += xp.astype(factors, work) * rest
-            fresh *= 2 * following
-            block *= scale * following
-            fresh -= block
-            before, factors = factors, 2 * following * places * factors - scale * following * before
-            block, current, scale = current, fresh, following
+        multiply = self._shift_single(shifts)
+        try:
+            for _ in range(shape.degree - 1):
+                following = 1 / (2 / ratio - scale)
+                fresh = multiply(current)
+                if removed is not None:
+                    fresh -= removed[0] @ (removed[1].T @ current)
+                fresh *= 2 * following / half
+                fresh += xp.astype(2 * following * factors, work) * rest
+                block *= scale * following
+                fresh -= block
+                before, factors = factors, 2 * following * places * factors - scale * following * before
+                block, current, scale = current, fresh, following
+        finally:
+            self._shift_single(None)
         del rest, block
         result = xp.astype(current, dtype, copy=False)
         for start, end in list_panels(self.size):
@@ -506,45 +573,40 @@ class PartialSolver:
 
     def _start_low_rank(self, factor: Array) -> PositivePart | None:
         """Find unit rows V with <A, V V^T> - |V V^T|^2 / 2 nearly stationary, and the point of their multipliers."""
-        xp = array_namespace(self.matrix)
         n = self.size
         width = min(n, math.ceil(max(math.sqrt(2 * n), _WIDTH * max(factor.shape[1], self.spectrum.rank))) + 10)
         spread = 0.05 / math.sqrt(width)
         start = self._draw(width, factor.dtype) * spread
         start[:, : factor.shape[1]] += factor[:, :width]
-        factor = normalise_factor(start)
-        multipliers, tangent = self._ascend(factor)
-        typical = float(xp.mean(xp.abs(multipliers)))
-        length = 1 / max(typical, 1e-300)
+        self._search = LowRankDescent(diagonal(self.matrix), normalise_factor(start), self.matrix.dtype)
         # The multipliers matter on the scale of the solution's own eigenvalues, not on that of the noise.
-        tol = max(1e-9, min(1e-4, _ASCENT_TOL / max(abs(self.spectrum.shift), 1e-300)))
-        for step in range(_ASCENTS):
-            if norm(tangent) <= tol * typical * math.sqrt(n):
-                break
-            if factor.dtype != self.matrix.dtype and norm(tangent) <= 1e-5 * typical * math.sqrt(n):
-                factor, tangent = xp.astype(factor, self.matrix.dtype), xp.astype(tangent, self.matrix.dtype)
-            trial = normalise_factor(factor + length * tangent)
-            multipliers, fresh = self._ascend(trial)
-            moved, turned = trial - factor, tangent - fresh
-            inner = abs(float(xp.sum(moved * turned)))
-            if inner == 0:
-                break
-            length = norm(moved) ** 2 / inner if step % 2 else inner / norm(turned) ** 2
-            factor, tangent = trial, fresh
-            if step % 20 == 19:
-                narrow = _narrow(factor)
-                if narrow.shape[1] < 0.8 * factor.shape[1]:
-                    factor = narrow
-                    multipliers, tangent = self._ascend(factor)
-        return self._enter(xp.astype(factor, self.matrix.dtype), xp.astype(-multipliers, self.matrix.dtype))
+        self._search_tol = max(1e-9, min(1e-4, _SEARCH_TOL / max(abs(self.spectrum.shift), 1e-300)))
+        return self._enter(*self._run_search(self._search))
 
-    def _ascend(self, factor: Array) -> tuple[Array, Array]:
-        """Compute the multipliers of unit rows, and the part of half the gradient that is tangent to the spheres."""
-        gradient = self._multiply(factor)
-        gradient -= factor @ (factor.T @ factor)
-        along = row_dots(gradient, factor)
-        gradient -= along[:, None] * factor
-        return along, gradient
+    def _run_search(self, search: LowRankDescent) -> tuple[Array, Array]:
+        """Search for a low-rank start, or search on, as long as the work is allowed."""
+        left = (self._most_columns - self.columns) / search.width
+        return search.run(self._multiply, self._search_tol, int(min(_SEARCH_STEPS, max(left, 0))))
+
+    def _restart(self, point: PositivePart, tol: float) -> PositivePart | None:
+        """Where the steps stall although the start was of low rank, search on for a nearer start, and step from there.
+
+        An inexact block may have missed an eigenvalue above zero, so that the end of the stalled steps is not better
+        than a start that is known to be nearer.
+        """
+        while self._restarts > 0 and self._search is not None and point.residual > tol:
+            if self.is_spent or self._search_tol < _FINEST_SEARCH:
+                break
+            self._restarts -= 1
+            self._search_tol /= 30
+            self._pairs.clear()
+            start = self._enter(*self._run_search(self._search))
+            found = None if start is None else self._iterate(start, tol)
+            if found is None or found.residual >= point.residual:
+                self._restarts = 0
+                break
+            point = found
+        return point
 
     def _enter(self, factor: Array, y: Array) -> PositivePart | None:
         """Find the positive part at the multipliers of a low-rank factor."""
@@ -603,7 +665,10 @@ class PartialSolver:
     def _iterate(self, point: PositivePart, tol: float) -> PositivePart | None:
         """Take quasi-Newton steps from a point."""
         stalls = 0
-        while point.residual > tol and self.iterations < self.limit and stalls < 3:
+        before = [point.residual]
+        while point.residual > tol and not self.is_spent and stalls < 3:
+            if len(before) > _SLOW_STEPS and before[-1] > 0.5 * before[-1 - _SLOW_STEPS]:
+                break
             direction = self._find_direction(point)
             if len(point.values) <= max(_NARROW * self.size, _FEW):
                 direction = self._refine_direction(point, direction)
@@ -627,6 +692,7 @@ class PartialSolver:
                 self._pairs = [*self._pairs[1 - _MEMORY :], (moved, turned)]
             stalls = stalls + 1 if trial.residual >= 0.9 * point.residual and point.residual < 1e-3 else 0
             point = trial
+            before.append(point.residual)
             self.iterations += 1
             if self.progress is not None:
                 self.progress(self.iterations, self.limit)
@@ -787,24 +853,27 @@ def _condition(block: Array) -> tuple[Array, Array | None]:
     """
     xp = array_namespace(block)
     block /= xp.clip(xp.sqrt(row_dots(block.T, block.T)), 1e-30, None)
-    root = factor_cholesky(block.T @ block)
-    if root is not None and float(xp.min(diagonal(root))) > 0.1:
+    root, dtype = factor_cholesky(block.T @ block), block.dtype
+    if root is not None and _find_nearest(root) > 0.1:
         return block, invert_triangle(root)
+    # Cholesky's factor of the columns' products, applied twice, is as good as reflections and far faster.
     panels = list_panels(len(block))
-    for _ in range(2):  # Cholesky's factor of the columns' products, twice, is as good as reflections and far faster
-        products = sum(xp.astype(block[i:j, :], xp.float64).T @ xp.astype(block[i:j, :], xp.float64) for i, j in panels)
-        root = factor_cholesky(products)
-        if root is None or not float(xp.min(diagonal(root))) > _NEARLY_DEPENDENT:
-            return xp.linalg.qr(block)[0], None
+    for _ in range(3):
+        if dtype == xp.float64 or root is None or _find_nearest(root) < _COARSE:
+            dtype = xp.float64
+            root = sum(xp.astype(block[i:j, :], dtype).T @ xp.astype(block[i:j, :], dtype) for i, j in panels)
+            root = factor_cholesky(root)
+            if root is None or not _find_nearest(root) > _NEARLY_DEPENDENT:
+                return xp.linalg.qr(block)[0], None
         inverse = invert_triangle(root).T
         for i, j in panels:  # in place, to save memory
-            block[i:j, :] = xp.astype(xp.astype(block[i:j, :], xp.float64) @ inverse, block.dtype)
+            block[i:j, :] = xp.astype(xp.astype(block[i:j, :], dtype) @ inverse, block.dtype)
+        root, dtype = factor_cholesky(block.T @ block), xp.float64
+        if root is not None and _find_nearest(root) > _ORTHOGONAL:
+            return block, invert_triangle(root)
     return block, None
 
 
-def _narrow(factor: Array) -> Array:
-    """Turn unit rows so that negligible dimensions can be left out, except a few that may grow again."""
-    xp = array_namespace(factor)
-    values, rotation = xp.linalg.eigh(xp.astype(factor.T @ factor, xp.float64))
-    kept = int(xp.sum(values > 1e-4 * float(values[-1]))) + 6
-    return normalise_factor(factor @ xp.astype(rotation[:, -min(kept, len(values)) :], factor.dtype))
+def _find_nearest(root: Array) -> float:
+    """Return the least distance of a unit column from the span of those before it, from their Cholesky factor."""
+    return float(array_namespace(root).min(diagonal(root)))

@@ -169,7 +169,9 @@ class AnchoredLaw:
         np.clip(scores, 0, self.response.cells - self.response.window, out=scores)
         cells = self.response.release(stream, scores.astype(np.int64))
         # Whole numbers of half cells, then of steps: every operation is exact.
-        np.multiply(2 * cells + (1 - self.response.window), self.cell_width / 2, out=scores)
+        cells *= 2
+        cells += 1 - self.response.window
+        np.multiply(cells, self.cell_width / 2, out=scores)
         return np.subtract(top, scores, out=scores)
 
     @property

@@ -210,9 +210,11 @@ class WindowResponse:
             raise ValueError("a window does not lie in the cells")
 
         keep = discrete.flip_coins(stream, _enclose_truth(self.epsilon, self.cells, self.window), len(starts))
-        inside = starts + discrete.draw_below(stream, np.broadcast_to(np.int64(self.window), len(starts)))
+        inside = discrete.draw_below(stream, np.broadcast_to(np.int64(self.window), len(starts)))
+        inside += starts
         anywhere = discrete.draw_below(stream, np.broadcast_to(np.int64(self.cells), len(starts)))
-        return np.where(keep, inside, anywhere)
+        np.copyto(anywhere, inside, where=keep)
+        return anywhere
 
 
 @lru_cache(maxsize=256)

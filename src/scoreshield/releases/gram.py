@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
@@ -14,7 +16,7 @@ from scoreshield._validation import check_count, check_progress, one_of, optiona
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import denoise as post
 from scoreshield.geometry import embeddings as _embeddings
-from scoreshield.geometry.arrays import Array, Progress, to_device, to_numpy
+from scoreshield.geometry.arrays import Array, Progress, check_device, to_device, to_numpy
 from scoreshield.geometry.denoise import METHODS as DENOISERS
 from scoreshield.geometry.denoise import Denoiser
 from scoreshield.geometry.elliptope import Method, check_memory, project_array
@@ -28,6 +30,7 @@ from scoreshield.privacy.adjacency import (
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.noise.laws import CalibratedNoise
+from scoreshield.privacy.sampling.parallel import draw_blocks
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
 from scoreshield.releases.pipeline import (
     PRIVACY_CHECKS,
@@ -42,6 +45,8 @@ GramProjection = Literal["exact", "aap", "dykstra", "none"]
 GRAM_PROJECTIONS: tuple[str, ...] = get_args(GramProjection)
 Float = NDArray[np.float64]
 _TILE = 256  # rows of a Gram matrix that get their noise at once
+#: What a projection raises that does not fit into the memory which is free by then.
+_NO_MEMORY = (InvalidInput, MemoryError)
 
 
 @clear_frames_on_error
@@ -84,6 +89,10 @@ def release_gram(
         max_iterations: The limit of the projection.
         device: The device of the projection and the denoiser; ``"cuda"`` runs both on a GPU.
         progress: Called with (done, total) while the noise is drawn and then while the projection runs.
+
+    Warns:
+        UserWarning: A GPU fails, and the CPU goes on. Or the memory, which is checked before the charge, does not
+            suffice after it: ``.gram`` is the noisy matrix, ``.projection`` is ``"none"`` and ``.converged`` is False.
     """
     contract = PrivacyRequest(epsilon, delta, mechanism, calibration, score_range, unsafe_reproduce_paper)
     contract.require_gaussian("a Gram matrix")
@@ -95,14 +104,19 @@ def release_gram(
     noise, guarantee = calibrate_gram(source, contract, name_sampler(rng))
 
     def score() -> Float:
-        clean = _embeddings.compute_gram(source.rows())
-        return np.clip(clean, *contract.score_range, out=clean)
+        return _embeddings.compute_upper_gram(source.rows(), contract.score_range)
 
     def draw(noisy: Float, stream: Stream) -> GramRelease:
         _add_symmetric_noise(noisy, noise, stream, progress)
         return estimator.make_release(noisy, guarantee)
 
     return PendingRelease(guarantee, source.adjacency, rng, score, draw).release(ledger)
+
+
+def _warn(text: str) -> None:
+    """Warn about a release that is charged. A filter that turns the warning into an error must not lose it."""
+    with contextlib.suppress(Warning):
+        warnings.warn(text, stacklevel=2)
 
 
 def calibrate_gram(
@@ -143,16 +157,37 @@ class GramEstimator:
     def check(self, size: int) -> None:
         """Reject a missing device, or too little memory, before any noise is drawn."""
         if "none" not in (self.projection, self.denoise):
-            to_device(np.zeros((1, 1)), self.device)
+            check_device(self.device)
             check_memory(size, self._method, self.device)
 
     def make_release(self, noisy: Float, guarantee: Guarantee) -> GramRelease:
-        """Estimate the clean matrix from the noisy one, which is exactly symmetric."""
+        """Estimate the clean matrix from the noisy one, which is exactly symmetric.
+
+        The release is charged by now and must not be lost. So where a GPU fails, the CPU goes on, and where the memory
+        does not suffice after all, the noisy matrix is released as it is.
+        """
         if "none" in (self.projection, self.denoise):
             return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, True)
+        try:
+            return self._estimate(noisy, guarantee, self.device)
+        except _NO_MEMORY as error:
+            reason = type(error).__name__
+        except RuntimeError as error:  # of PyTorch: a full GPU raises several classes, and a broken one more
+            if self.device == "cpu":
+                raise
+            _warn(f"The device {self.device!r} failed with {type(error).__name__}: the projection runs on the CPU.")
+            try:
+                return self._estimate(noisy, guarantee, "cpu")
+            except _NO_MEMORY as second:
+                reason = type(second).__name__
+        again = "project_elliptope(release.noisy) tries it again and says why"
+        _warn(f"The projection failed with {reason}: the noisy matrix is released without it; {again}.")
+        return GramRelease(guarantee, noisy, noisy, "none", "none", {}, 0, 0.0, False)
+
+    def _estimate(self, noisy: Float, guarantee: Guarantee, device: str) -> GramRelease:
         project = _Projector(self._method, self.max_iterations, self.progress)
         # Moved once. The noise on both triangles is the same number, so that the matrix is exactly symmetric.
-        there = to_device(noisy, self.device)
+        there = to_device(noisy, device)
         end = post.denoise_array(there, guarantee.noise_std, self.denoise, rank=self.rank, project=project)
         release = GramRelease(
             guarantee,
@@ -207,9 +242,14 @@ class _Projector:
 def _add_symmetric_noise(
     matrix: NDArray[np.float64], noise: CalibratedNoise, stream: Stream, progress: Progress | None
 ) -> None:
-    """Add noise to the upper triangle in place, tile by tile, and mirror it; the diagonal is the public 1."""
+    """Add noise to the triangle above the diagonal, in place and tile by tile, and mirror it.
+
+    The diagonal is the public 1. What is below it is overwritten. Several threads draw secure noise, a tile each.
+    """
     n = len(matrix)
-    for start in range(0, n, _TILE):
+    starts = range(0, n, _TILE)
+
+    def draw(start: int, stream: Stream) -> None:
         end = min(start + _TILE, n)
         above = np.triu_indices(end - start, 1)
         corner = matrix[start:end, start:end]
@@ -219,6 +259,10 @@ def _add_symmetric_noise(
         corner.T[above] = values[: len(above[0])]
         matrix[start:end, end:] = values[len(above[0]) :].reshape(end - start, n - end)
         matrix[end:, start:end] = matrix[start:end, end:].T
+
+    def report(done: int) -> None:
         if progress is not None:
-            progress(end, n)
+            progress(min(done * _TILE, n), n)
+
+    draw_blocks(stream, starts, len(starts), draw, report)
     np.fill_diagonal(matrix, 1.0)

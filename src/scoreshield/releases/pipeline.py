@@ -272,7 +272,7 @@ def release_all(
     for place, one in enumerate(releases):
         released = one.finish(clean if place == 0 else one.compute())
         if isinstance(released, Release) and len(entries) == len(releases):
-            released = replace(released, guarantee=state_provenance(released.guarantee, ledger, entries[place]))
+            released = released.change_guarantee(state_provenance(released.guarantee, ledger, entries[place]))
         results.append(use(released))
     return results
 

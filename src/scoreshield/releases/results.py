@@ -68,7 +68,11 @@ class Release(NotebookObject, ABC):
         Example:
             >>> release = release.annotate(dataset="patient letters", who="ada", why="pilot of the search")
         """
-        return dataclasses.replace(self, guarantee=self.guarantee.annotate(dataset=dataset, who=who, why=why))
+        return self.change_guarantee(self.guarantee.annotate(dataset=dataset, who=who, why=why))
+
+    def change_guarantee(self, guarantee: Guarantee) -> Self:
+        """Return this release with another account of its promise, such as one with the entry of its charge."""
+        return dataclasses.replace(self, guarantee=guarantee)
 
     def save(self, path: str | Path) -> None:
         """Write the release, guarantee included, to one .npz file, completely or not at all."""
@@ -273,11 +277,10 @@ class GramRelease(Release):
         object.__setattr__(self, "_rows", rows)
         return self
 
-    def annotate(self, *, dataset: str | None = None, who: str | None = None, why: str | None = None) -> Self:
-        """Return this release with texts for its certificate; see `Release.annotate`."""
-        annotated = super().annotate(dataset=dataset, who=who, why=why)
+    def change_guarantee(self, guarantee: Guarantee) -> Self:
+        changed = super().change_guarantee(guarantee)
         rows = vars(self).get("_rows")
-        return annotated if rows is None else annotated.keep_rows(rows)
+        return changed if rows is None else changed.keep_rows(rows)
 
     def factored(self, rank: int | None = None) -> FactoredGramRelease:
         """Return the same release as an (n, r) factor instead of two (n, n) matrices, without the noisy matrix."""

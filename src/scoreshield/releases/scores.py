@@ -7,7 +7,7 @@ new noise law for scores goes to ``privacy/noise/`` and to ``PrivacyRequest.cali
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -50,7 +50,7 @@ from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.levels.tables import LevelChannel, optimal_channel, randomised_response
 from scoreshield.privacy.noise import CustomNoise, StaircaseNoise, add_noise
 from scoreshield.privacy.noise.custom import count_moved_steps
-from scoreshield.privacy.sampling.stream import Stream, name_sampler
+from scoreshield.privacy.sampling.stream import Stream, identify_process, name_sampler
 from scoreshield.privacy.tails import AnchoredWindows
 from scoreshield.releases.advice import Adviser, make_public_rows
 from scoreshield.releases.pipeline import (
@@ -259,7 +259,7 @@ def prepare_scores(
     progress: Progress | None = None,
     measured: MeasuredRows | None = None,
     may_anchor: bool = True,
-) -> PendingRelease[Float, ScoreRelease]:
+) -> PendingScores:
     """Prepare a score release before its charge, with the arguments of `release_scores`.
 
     Args:
@@ -371,9 +371,32 @@ class _ScoreProblem:
         return ScoreRelease(noisy=noisy.reshape(self.shape), guarantee=guarantee, tie_break=draw_tie_break(stream))
 
 
+@dataclass(frozen=True, repr=False)
+class PendingScores(PendingRelease[Float, ScoreRelease]):
+    """A release of scores whose guarantee is known, and which can be prepared again for another query.
+
+    Attributes:
+        problem: The checked arguments.
+    """
+
+    problem: _ScoreProblem = field(kw_only=True)
+
+    def with_query(self, query: ArrayLike) -> PendingScores:
+        """Prepare the same release for another single query, without choosing and calibrating its noise again.
+
+        The sensitivity of Gaussian noise depends on the last digits of the query's length, so it is prepared anew.
+        """
+        assert self.guarantee.mechanism != "gaussian"
+        queries, is_single = _embeddings.as_queries(query, self.problem.source.dimension)
+        assert is_single
+        assert self.problem.shape == (self.problem.source.size,)
+        problem = replace(self.problem, queries=queries)
+        return replace(self, problem=problem, compute=problem.compute, process=identify_process())
+
+
 def _prepare_additive(
     problem: _ScoreProblem, request: PrivacyRequest, details: dict[str, Any] | None = None
-) -> PendingRelease[Float, ScoreRelease]:
+) -> PendingScores:
     """Prepare scores with Gaussian, Laplace or staircase noise."""
     noise = request.calibrate(problem.bound_sensitivity())
     guarantee = request.state_guarantee(noise, problem.state_facts())
@@ -384,7 +407,7 @@ def _prepare_additive(
         add_noise(values, noise.law, noise.step, stream)
         return problem.make_release(values, guarantee, stream)
 
-    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+    return PendingScores(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw, problem=problem)
 
 
 def _prepare_levels(
@@ -393,7 +416,7 @@ def _prepare_levels(
     delta: float,
     mechanism: Literal["optimal"] | LevelChannel,
     calibration: Calibration,
-) -> PendingRelease[Float, ScoreRelease]:
+) -> PendingScores:
     """Prepare scores that are drawn from a level table: one record moves one score, and the other draws cancel."""
     if calibration != "analytic":
         raise InvalidInput("Calibration rules are for Gaussian noise: leave them out for a level table.")
@@ -417,12 +440,12 @@ def _prepare_levels(
         values[...] = table.release(stream, values)
         return problem.make_release(values, guarantee, stream)
 
-    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+    return PendingScores(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw, problem=problem)
 
 
 def _prepare_anchored(
     problem: _ScoreProblem, epsilon: float, windows: AnchoredWindows, *, is_chosen: bool
-) -> PendingRelease[Float, ScoreRelease]:
+) -> PendingScores:
     """Prepare windows around a private quantile; staircase noise if the collection is too small for them.
 
     Where ``"auto"`` chose them, it compared them with the other mechanisms, and the caller gets no warning about the
@@ -456,12 +479,10 @@ def _prepare_anchored(
     def draw(values: Float, stream: Stream) -> ScoreRelease:
         return problem.make_release(law.release(stream, values), guarantee, stream)
 
-    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+    return PendingScores(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw, problem=problem)
 
 
-def _prepare_custom(
-    problem: _ScoreProblem, epsilon: float, delta: float, law: CustomNoise
-) -> PendingRelease[Float, ScoreRelease]:
+def _prepare_custom(problem: _ScoreProblem, epsilon: float, delta: float, law: CustomNoise) -> PendingScores:
     """Prepare scores with noise of a custom law: one record moves one score, and the other draws cancel."""
     if not problem.moves_one_score():
         raise InvalidInput(
@@ -501,7 +522,7 @@ def _prepare_custom(
         add_noise(values, noise, noise.step, stream)
         return problem.make_release(values, guarantee, stream)
 
-    return PendingRelease(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw)
+    return PendingScores(guarantee, problem.source.adjacency, problem.rng, problem.compute, draw, problem=problem)
 
 
 def _check_use(mechanism: Any, for_: ScoreUse, threshold: float | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,11 @@ from scoreshield.releases.codebook import PublicCodebook
 from scoreshield.releases.index_plan import IndexMechanism
 from scoreshield.releases.scores import ScoreMechanism
 from scoreshield.releases.versions import Changes
-from scoreshield.search.sources import Names
+from scoreshield.search.sources import IdentityMap, Names, read_records
+from scoreshield.stores.pinned import PinnedStore
+from scoreshield.stores.protocol import read_store
+
+T = TypeVar("T")
 
 Float = NDArray[np.float64]
 #: A kind of search.
@@ -452,3 +456,23 @@ class BaseSearch(ABC):
             "version": hits.version,
             **({} if hits.worth is None else {"worth": hits.worth.summarise()}),
         }
+
+
+class BaseStoreSearch(BaseSearch):
+    """Answer from releases of the records of a store. `BaseIndexSearch` may have no store."""
+
+    def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
+        super().__init__()
+        self._options, self._records, self._identities = options, records, identities
+
+    @property
+    def source_name(self) -> str:
+        return self._records.store.name
+
+    @property
+    def dimension(self) -> int:
+        store = self._records.store
+        return read_store(store, "giving its dimension", lambda: store.dimension)
+
+    def _read(self, work: Callable[[], T]) -> T:
+        return read_records(self._records.store, work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,9 @@ from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.releases.advice import Adviser, Kind, make_public_rows
 from scoreshield.releases.pipeline import PendingRelease, release_all
-from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
-from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.search.base import BaseStoreSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
+from scoreshield.search.sources import IdentityMap, Names, check_ledger
 from scoreshield.stores.pinned import PinnedStore, Snapshot
-from scoreshield.stores.protocol import read_store
-
-T = TypeVar("T")
 
 
 class Ranking(NamedTuple):
@@ -75,7 +72,7 @@ class HitSelector:
         return ranking.reading.make_hits(tuple(self._names[i] for i in chosen), noisy)
 
 
-class PerQuerySearch(BaseSearch):
+class PerQuerySearch(BaseStoreSearch):
     """Release the values of each query from the store's present records, and charge each query."""
 
     coverage = "this query"
@@ -94,8 +91,7 @@ class PerQuerySearch(BaseSearch):
         options.reject_batch()
 
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
-        super().__init__()
-        self._options, self._records, self._identities = options, records, identities
+        super().__init__(options, records, identities)
         self._worths: dict[tuple[int, int], Worth] = {}
         self._readers: dict[int, ScoreReader] = {}
         self._worth: Worth | None = None
@@ -145,17 +141,8 @@ class PerQuerySearch(BaseSearch):
         self._worth = self._check_worth(len(ids), dimension, adjacency, self._options.k)
 
     @property
-    def source_name(self) -> str:
-        return self._records.store.name
-
-    @property
     def ids(self) -> Names:
         return self._read(lambda: self._identities.group(self._take_snapshot().ids)[0])
-
-    @property
-    def dimension(self) -> int:
-        store = self._records.store
-        return read_store(store, "giving its dimension", lambda: store.dimension)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -249,6 +236,3 @@ class PerQuerySearch(BaseSearch):
         snapshot = self._records.take_snapshot()
         self.version = snapshot.version
         return snapshot
-
-    def _read(self, work: Callable[[], T]) -> T:
-        return read_records(self._records.store, work)

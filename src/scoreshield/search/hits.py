@@ -6,9 +6,9 @@ import hashlib
 import math
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from scoreshield.privacy.sampling.stream import Stream, check_process, identify_
 from scoreshield.releases.advice import Adviser
 from scoreshield.releases.batch import PublicLevels
 from scoreshield.releases.pipeline import PrivateCollection, draw_tie_break, reserve, state_provenance
-from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, SearchOptions
+from scoreshield.search.base import BaseStoreSearch, Float, HitFilter, Hits, SearchOptions
 from scoreshield.search.hit_counters import (
     CounterFile,
     CounterHeader,
@@ -40,12 +40,9 @@ from scoreshield.search.hit_counters import (
     create_counters,
 )
 from scoreshield.search.index_files import ChargeReference, check_savable, has_entry, lock_index, resolve_path
-from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.search.sources import IdentityMap, Names, check_ledger
 from scoreshield.search.totals import path_exists
 from scoreshield.stores.pinned import PinnedStore, Snapshot
-from scoreshield.stores.protocol import read_store
-
-T = TypeVar("T")
 
 #: The default cuts. They were chosen on public questions and titles (FRAMES) under all-MiniLM-L6-v2, and suit models
 #: whose irrelevant cosines are about 0.1 ± 0.1.
@@ -74,7 +71,7 @@ class _Answer(NamedTuple):
     values: Float
 
 
-class HitSearch(BaseSearch):
+class HitSearch(BaseStoreSearch):
     """Name the records that are near a query, as often as each record's budget allows.
 
     The budget is charged when the search is made. The counter of a record belongs to its id: a record whose vector
@@ -113,7 +110,7 @@ class HitSearch(BaseSearch):
             check_file_locks()
 
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
-        super().__init__()
+        super().__init__(options, records, identities)
         if identities.has_identities and not identities.centroids:
             how = choose_words("use centroids=True with 'identity_of'", "give --centroids with --labels")
             raise InvalidInput(f"A hit budget is private only if one identity has one vector: {how}.")
@@ -123,7 +120,6 @@ class HitSearch(BaseSearch):
                 choose_words("'identity_of'", "--labels"),
             )
             raise InvalidInput(f"{null} is about one record: leave it out with {identities_name}.")
-        self._options, self._records, self._identities = options, records, identities
         self._file = None if options.file is None else resolve_path(options.file)
         self._counters: HitCounters | None = None
         self._collection: _Collection | None = None
@@ -137,17 +133,8 @@ class HitSearch(BaseSearch):
         self._read(self._start)
 
     @property
-    def source_name(self) -> str:
-        return self._records.store.name
-
-    @property
     def ids(self) -> Names:
         return self._names
-
-    @property
-    def dimension(self) -> int:
-        store = self._records.store
-        return read_store(store, "giving its dimension", lambda: store.dimension)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -185,9 +172,6 @@ class HitSearch(BaseSearch):
                 return [Hits((), np.empty(0), np.empty(0), None, self.version)] * len(queries)
         with self._lock.hold("search()"):
             return self._read(lambda: self._answer(queries, hit_filter, is_asked))
-
-    def _read(self, work: Callable[[], T]) -> T:
-        return read_records(self._records.store, work)
 
     # ---- The start.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +16,16 @@ from scoreshield.privacy.adjacency import FULL_RANGE, check_score_range
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.releases.advice import make_public_rows
 from scoreshield.releases.batch import BatchRelease, check_batch_worth, prepare_batch
-from scoreshield.search.base import BaseSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
-from scoreshield.search.sources import IdentityMap, Names, check_ledger, read_records
+from scoreshield.search.base import BaseStoreSearch, Float, HitFilter, Hits, Reading, ScoreReader, SearchOptions
+from scoreshield.search.sources import IdentityMap, Names, check_ledger
 from scoreshield.stores.pinned import PinnedStore
 from scoreshield.stores.protocol import read_store
-
-T = TypeVar("T")
 
 #: Two unit queries of at least this cosine are the same query, up to the rounding of their numbers.
 _SAME = 1 - 1e-6
 
 
-class BatchSearch(BaseSearch):
+class BatchSearch(BaseStoreSearch):
     """Answer the queries of a public batch, and no others, as `scoreshield.release_batch` does.
 
     The batch is charged when the search is made. It answers from its own version of the records.
@@ -56,8 +53,7 @@ class BatchSearch(BaseSearch):
             raise InvalidInput("Mode 'batch' has no score range: 'cuts' says which scores are told from each other.")
 
     def __init__(self, options: SearchOptions, records: PinnedStore, identities: IdentityMap) -> None:
-        super().__init__()
-        self._options, self._records, self._identities = options, records, identities
+        super().__init__(options, records, identities)
         self._release: BatchRelease | None = None
         self._reading: Reading | None = None
         self._names: Names = ()
@@ -68,17 +64,8 @@ class BatchSearch(BaseSearch):
         self._read(self._make)
 
     @property
-    def source_name(self) -> str:
-        return self._records.store.name
-
-    @property
     def ids(self) -> Names:
         return self._names
-
-    @property
-    def dimension(self) -> int:
-        store = self._records.store
-        return read_store(store, "giving its dimension", lambda: store.dimension)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -139,9 +126,6 @@ class BatchSearch(BaseSearch):
         if self._release is None:
             raise InvalidInput("The batch is still being made; it answers when the constructor has returned.")
         return self._release
-
-    def _read(self, work: Callable[[], T]) -> T:
-        return read_records(self._records.store, work)
 
     def _make(self) -> None:
         options = self._options

@@ -93,12 +93,33 @@ def test_fast_and_interval_paths_decide_alike(rng: np.random.Generator) -> None:
     x, y, scale = x[::4], y[::4], 1.37 * 2.0**26
     cosine, sine, undecided = gaussian._normal_pairs(x, y)
     margin = 0.5 - scale * ERROR
-    first, second = (gaussian._round(values, scale, margin, undecided) for values in (cosine, sine))
+    normals = np.stack([cosine, sine])
+    nearest, near = np.empty_like(normals), np.empty(normals.shape, dtype=bool)
+    gaussian._round(normals, scale, margin, nearest, near)
+    first, second = nearest
+    undecided |= near.any(axis=0)
     stream = ResearchStream(rng)
     decided = np.flatnonzero(~undecided)
     assert len(decided) > 1000
     for place in decided:
         assert gaussian._decide(stream, int(x[place]), int(y[place]), scale) == (first[place], second[place])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20_000, 20_001])
+def test_draws_do_not_depend_on_the_layout(size: int) -> None:
+    """Draws are the same in a part of an array that has gaps, where they are copied at the end."""
+    whole, gaps = np.empty(size), np.empty((size, 2))
+    for out in (whole, gaps[:, 0]):
+        fill_rounded_gaussian(ResearchStream(np.random.default_rng(3)), 1.37 * 2.0**26, out)
+    assert np.array_equal(whole, gaps[:, 0])
+
+
+def test_all_marks_are_found(rng: np.random.Generator) -> None:
+    """Marks at both ends, side by side and among many are found, in order."""
+    marks = rng.random(10_000) < 0.01
+    marks[[0, 1, -1]] = True
+    assert gaussian._find_marks(marks) == np.flatnonzero(marks).tolist()
+    assert gaussian._find_marks(np.zeros(5, dtype=bool)) == []
 
 
 class Scripted:

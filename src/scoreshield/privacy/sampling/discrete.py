@@ -83,7 +83,9 @@ def flip_coins(stream: Stream, probability: Callable[[int], tuple[int, int]], co
     low, high = probability(64)
     words = stream.words(count).view(np.uint64)
     heads = words < np.uint64(low) if low < 2**64 else np.ones(count, dtype=np.bool_)
-    for place in np.flatnonzero((words >= np.uint64(min(low, 2**64 - 1))) & (words <= np.uint64(min(high, 2**64 - 1)))):
+    first, last = min(low, 2**64 - 1), min(high, 2**64 - 1)
+    # Differences of unsigned words wrap, so that one comparison tells whether a word lies in [first, last].
+    for place in np.flatnonzero(words - np.uint64(first) <= np.uint64(last - first)):
         heads[place] = _decide_coin(stream, int(words[place]), probability)
     return heads
 
@@ -95,8 +97,10 @@ def draw_below(stream: Stream, bounds: Ints) -> Ints:
     limits = (bounds[:1] if is_one else bounds).astype(np.uint64)
     words = stream.words(len(bounds)).view(np.uint64)
     remainders, surplus = _divide(words, limits)
-    good = words >= surplus
     out = remainders.view(np.int64)
+    if not np.any(surplus):  # bounds that are powers of two reject nothing
+        return out
+    good = words >= surplus
     if good.all():
         return out
     todo = np.flatnonzero(~good)
@@ -134,7 +138,9 @@ def _divide_by_one(words: NDArray[np.uint64], bound: int) -> tuple[NDArray[np.ui
     if bound & (bound - 1) == 0:  # a power of two: its remainder is the last bits
         return words & np.uint64(bound - 1), surplus
     divisor = np.uint64(bound)
-    return words - words // divisor * divisor, surplus
+    quotients = words // divisor
+    quotients *= divisor
+    return np.subtract(words, quotients, out=quotients), surplus
 
 
 def draw_weighted(stream: Stream, weights: Sequence[int]) -> int:

@@ -15,7 +15,6 @@ So the error bound is proved, not measured, and holds on every machine. docs/noi
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self
 
@@ -31,6 +30,7 @@ Float = NDArray[np.float64]
 ERROR = 640 * 2.0**-53
 #: The bound of the fast path does not hold for |X| or a radius below these; interval arithmetic decides there.
 _SMALLEST_X = 2.0**44
+_SMALLEST_EXPONENT = 45  # of frexp, for |X| from the smallest on
 _SMALLEST_RADIUS = 2.0**-7
 #: Above this scale, interval arithmetic would have to decide too often. Releases have far smaller scales.
 LARGEST_SCALE = 2.0**32
@@ -43,6 +43,7 @@ _LOG_CENTRE = math.log(_CENTRE)
 _LOG_2 = math.log(2)
 _ATANH = tuple(2 / (2 * i + 1) for i in range(10))
 _SINE = tuple((-1) ** i / math.factorial(2 * i + 1) for i in range(8))
+_SINE_SHARES = np.array([[0.5], [0.25]])  # of (2 sin)^2: 2 sin^2 and sin^2
 _MASK = 2**64 - 1
 _TO_HALF_ANGLE = math.pi / 4 * 2.0**-63
 
@@ -54,7 +55,8 @@ class Scratch:
         # Two rows each: of the series of the logarithm and of the sine, and then of the two normals of a pair.
         self.arguments, self.series, self.normals, self.values = np.empty((4, 2, pairs))
         self.exponents = np.empty(pairs, dtype=np.intc)
-        self.marks = np.empty((2, pairs), dtype=np.bool_)
+        # Of pairs: undecided, outside of the bound, and two rows for values near a half.
+        self.marks = np.empty((4, pairs), dtype=np.bool_)
         self.words = np.empty(2 * pairs + 2, dtype=np.int64)
 
     @classmethod
@@ -94,17 +96,30 @@ def fill_rounded_gaussian(stream: Stream, scale: float, out: Float) -> None:
 def _fill_chunk(stream: Stream, scale: float, margin: float, chunk: Float, scratch: Scratch) -> None:
     pairs = (len(chunk) + 1) // 2
     words = scratch.read_words(stream, 2 * pairs)
-    *_, undecided = _normal_pairs(words[:pairs], words[pairs:], scratch)
-    normals, nearest = scratch.normals[:, :pairs], scratch.arguments[:, :pairs]
-    _round(normals, scale, margin, undecided, nearest)
-    places = np.flatnonzero(undecided).tolist()
+    _normal_pairs(words[:pairs], words[pairs:], scratch)
+    is_even = len(chunk) == 2 * pairs and chunk.flags.c_contiguous
+    nearest = chunk.reshape(2, pairs) if is_even else scratch.arguments[:, :pairs]
+    marks = scratch.marks[:, :pairs]
+    _round(scratch.normals[:, :pairs], scale, margin, nearest, marks[2:])
+    places = _find_marks(np.logical_or.reduce(marks[1:], out=marks[0]))
     # One call reads what all of them need next: each call lets other threads take Python's lock.
     following = stream.words(2 * len(places)).tolist() if places else []
     for number, pair in enumerate(places):
         more = following[2 * number : 2 * number + 2]
         nearest[:, pair] = _decide(stream, int(words[pair]), int(words[pairs + pair]), scale, more)
-    chunk[:pairs] = nearest[0]
-    chunk[pairs:] = nearest[1, : len(chunk) - pairs]
+    if not is_even:
+        chunk[:pairs] = nearest[0]
+        chunk[pairs:] = nearest[1, : len(chunk) - pairs]
+
+
+def _find_marks(marks: NDArray[np.bool_]) -> list[int]:
+    """List the places of a few marks. NumPy's search takes several times as long."""
+    places, found = [], marks.tobytes()
+    place = found.find(1)
+    while place >= 0:
+        places.append(place)
+        place = found.find(1, place + 1)
+    return places
 
 
 def _normal_pairs(
@@ -117,37 +132,36 @@ def _normal_pairs(
     """
     room, pairs = Scratch(len(x)) if scratch is None else scratch, len(x)
     arguments, series, normals = room.arguments[:, :pairs], room.series[:, :pairs], room.normals[:, :pairs]
-    value, other = room.values[:, :pairs]
-    outside, mark = room.marks[:, :pairs]
+    signed, other = room.values[:, :pairs]
+    outside, mark = room.marks[1:3, :pairs]
     exponent = room.exponents[:pairs]
 
-    _split(x, value, exponent, arguments[0], other)
+    _split(x, signed, exponent, arguments[0], other)
     np.multiply(y, _TO_HALF_ANGLE, out=arguments[1])
     square = np.multiply(arguments, arguments, out=normals)
-    _sum_series(_ATANH[len(_SINE) - 1 :], square[0], series[0])
-    series[1] = _SINE[-1]
-    for coefficients in _pair_coefficients(_ATANH, _SINE):
+    longer, shorter, both = _scale_coefficients(_ATANH, _SINE)
+    _sum_series(longer, square[0], series[0])
+    series[1] = shorter
+    for coefficients in both:
         series *= square
         series += coefficients
     series *= arguments
 
-    radius, sine = series
-    _add_exponent(exponent, radius, other)
-    radius *= -2
-    np.maximum(radius, 0, out=radius)
+    radius, sine = series  # minus twice the logarithm, and twice the sine
+    np.less(exponent, _SMALLEST_EXPONENT, out=outside)
+    _add_exponent(exponent, radius, other, -2.0)
+    np.abs(radius, out=radius)  # only a radius that is outside of the bound can have been negative
     np.sqrt(radius, out=radius)
-    np.less(radius, _SMALLEST_RADIUS, out=outside)
-    np.less(np.abs(value, out=other), _SMALLEST_X, out=mark)
+    np.less(radius, _SMALLEST_RADIUS, out=mark)
     outside |= mark
-    np.copysign(radius, value, out=radius)
+    np.copysign(radius, signed, out=radius)
 
-    # sin and cos of pi Y / 2 from the sine of half that angle, which is at most pi/4.
-    np.multiply(sine, sine, out=normals[1])
-    np.multiply(normals[1], 2, out=normals[0])
+    # sin and cos of pi Y / 2 from twice the sine of half that angle, which is at most pi/4.
+    np.multiply(sine, sine, out=other)
+    np.multiply(other, _SINE_SHARES, out=normals)
     np.subtract(1, normals, out=normals)
     np.sqrt(normals[1], out=normals[1])
     normals[1] *= sine
-    normals[1] *= 2
 
     result = normals if out is None else out
     np.multiply(normals.reshape(result.shape), radius.reshape(result.shape[1:]), out=result)
@@ -160,31 +174,31 @@ def compute_log_magnitude(x: Words) -> tuple[Float, Float]:
     The error is at most 571 u where |x| >= 2^44, with u = 2^-53 (docs/noise.md). With |x| = m 2^e the logarithm is
     (e - 63) ln 2 + ln c + 2 atanh((m - c) / (m + c)).
     """
-    value, ratio, square, logarithm = (np.empty(len(x)) for _ in range(4))
+    signed, ratio, square, logarithm = (np.empty(len(x)) for _ in range(4))
     exponent = np.empty(len(x), dtype=np.intc)
-    _split(x, value, exponent, ratio, square)
+    _split(x, signed, exponent, ratio, square)
     np.multiply(ratio, ratio, out=square)
     _sum_series(_ATANH, square, logarithm)
     logarithm *= ratio
     _add_exponent(exponent, logarithm, square)
-    return value, logarithm
+    signed[:] = x
+    return signed, logarithm
 
 
-def _split(x: Words, value: Float, exponent: NDArray[np.intc], ratio: Float, room: Float) -> None:
-    """Convert x to double, and split it: |x| = m 2^exponent, ratio = (m - c) / (m + c)."""
-    value[:] = x
-    np.frexp(value, out=(room, exponent))
-    np.abs(room, out=room)
+def _split(x: Words, signed: Float, exponent: NDArray[np.intc], ratio: Float, room: Float) -> None:
+    """Convert x to double, and split it: x = signed 2^exponent, ratio = (|signed| - c) / (|signed| + c)."""
+    np.frexp(x, out=(signed, exponent))
+    np.abs(signed, out=room)
     np.subtract(room, _CENTRE, out=ratio)
     room += _CENTRE
     ratio /= room
 
 
-def _add_exponent(exponent: NDArray[np.intc], logarithm: Float, room: Float) -> None:
-    """Add (exponent - 63) ln 2 + ln c to a logarithm."""
+def _add_exponent(exponent: NDArray[np.intc], logarithm: Float, room: Float, factor: float = 1.0) -> None:
+    """Add (exponent - 63) ln 2 + ln c, times plus or minus a power of two, to a logarithm times the same."""
     exponent -= 63
-    np.multiply(exponent, _LOG_2, out=room)
-    room += _LOG_CENTRE
+    np.multiply(exponent, factor * _LOG_2, out=room)
+    room += factor * _LOG_CENTRE
     logarithm += room
 
 
@@ -198,25 +212,36 @@ def _sum_series(coefficients: tuple[float, ...], square: Float, total: Float) ->
 
 
 @lru_cache(maxsize=4)
-def _pair_coefficients(longer: tuple[float, ...], shorter: tuple[float, ...]) -> list[Float]:
-    """List what comes after the last coefficient of the shorter series, one column for both series, from the last."""
-    return [np.array([[longer[place]], [shorter[place]]]) for place in range(len(shorter) - 2, -1, -1)]
+def _scale_coefficients(
+    logarithm: tuple[float, ...], sine: tuple[float, ...]
+) -> tuple[tuple[float, ...], float, list[Float]]:
+    """Return the coefficients of minus twice the logarithm, and of twice the sine. No other rounding follows from it.
 
-
-def _round(
-    normal: Float, scale: float, margin: float, undecided: NDArray[np.bool_], nearest: Float | None = None
-) -> Float:
-    """Round to the nearest whole number of steps. Mark in ``undecided`` the values that are too near to a half.
-
-    Where ``normal`` has two rows, a mark is for both values of a column.
+    Returns:
+        Of the logarithm those that the sine has not, and the one after them; the last of the sine; and what comes
+        before, one column for both, from the last.
     """
-    normal *= scale
-    nearest = np.rint(normal, out=nearest)
-    normal -= nearest
-    near = np.abs(normal, out=normal) >= margin
-    for part in np.atleast_2d(near):
-        undecided |= part
-    return nearest
+    first, second = [-2 * value for value in logarithm], [2 * value for value in sine]
+    last = len(second) - 1
+    columns = [np.array([[first[place]], [second[place]]]) for place in range(last - 1, -1, -1)]
+    return tuple(first[last:]), second[last], columns
+
+
+def _round(normals: Float, scale: float, margin: float, nearest: Float, near: NDArray[np.bool_]) -> None:
+    """Round to the nearest whole number of steps. Mark the values that are too near to a half.
+
+    Args:
+        normals: They are overwritten.
+        scale: In steps.
+        margin: The largest distance from the nearest number that is decided.
+        nearest: Where the whole numbers are written.
+        near: Where the marks are written.
+    """
+    normals *= scale
+    np.rint(normals, out=nearest)
+    normals -= nearest
+    np.abs(normals, out=normals)
+    np.greater_equal(normals, margin, out=near)
 
 
 def _decide(stream: Stream, x: int, y: int, scale: float, more: list[int] | None = None) -> tuple[int, int]:
@@ -224,7 +249,6 @@ def _decide(stream: Stream, x: int, y: int, scale: float, more: list[int] | None
 
     The first two further words may be given as ``more``.
     """
-    exact_scale = Fraction(scale)
     bits = 63  # x <= X 2^bits <= x + 1, and the same for Y
     while True:
         first_word, second_word = stream.words(2).tolist() if more is None else more
@@ -240,7 +264,8 @@ def _decide(stream: Stream, x: int, y: int, scale: float, more: list[int] | None
             iv.prec = bits + 64
             uniform = iv.mpf([magnitude, magnitude + 1]) / (1 << bits)
             angle = iv.pi * iv.mpf([y, y + 1]) / (2 << bits)
-            radius = iv.sqrt(-2 * iv.log(uniform)) * exact_scale.numerator / exact_scale.denominator
+            numerator, denominator = scale.as_integer_ratio()
+            radius = iv.sqrt(-2 * iv.log(uniform)) * numerator / denominator
             if x < 0:
                 radius = -radius
             first, second = _nearest(radius * iv.cos(angle)), _nearest(radius * iv.sin(angle))

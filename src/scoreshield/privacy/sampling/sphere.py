@@ -100,7 +100,7 @@ class _Normals:
             part = slice(start, start + most)
             values = normals.values[part].reshape(-1, 2, pairs).transpose(1, 0, 2)
             *_, outside = gaussian._normal_pairs(words[0, part].reshape(-1), words[1, part].reshape(-1), room, values)
-            places = np.flatnonzero(outside).tolist()
+            places = gaussian._find_marks(outside)
             following = stream.words(2 * len(places)).tolist() if places else []
             for number, place in enumerate(places):
                 more = following[2 * number : 2 * number + 2]
