@@ -179,7 +179,7 @@ def run_demo(output: Path, progress: Progress | None = None) -> DemoSummary:
     except OSError as error:
         raise ss.FileError(f"Cannot make the folder {output}: {error.strerror}.") from None
     clean = data.rank()
-    lines = (_release_levels(data), _release_index(data), _release_gaussian(data))
+    lines = (release_levels(data), release_index(data), release_gaussian(data))
     files = []
     for line, name in zip(lines, ("levels", "index", "gaussian"), strict=True):
         path = output / f"demo-{name}.npz"
@@ -204,7 +204,7 @@ def run_demo(output: Path, progress: Progress | None = None) -> DemoSummary:
     )
 
 
-def _release_levels(data: Digits) -> DemoRelease:
+def release_levels(data: Digits) -> DemoRelease:
     """Release the level of each score, with cuts that were chosen on the public images."""
     irrelevant, relevant = data.public_scores
     cuts = ss.retrieval_cuts(EPSILON, len(data.collection), BEST, irrelevant, relevant, 6).cuts
@@ -217,7 +217,7 @@ def _release_levels(data: Digits) -> DemoRelease:
     )
 
 
-def _release_gaussian(data: Digits) -> DemoRelease:
+def release_gaussian(data: Digits) -> DemoRelease:
     """Release scores with Gaussian noise, as the paper does."""
     sigma = ss.calibrate(EPSILON, DELTA, 2.0)
     return _release_queries(
@@ -234,7 +234,7 @@ def _release_queries(data: Digits, name: str, release: Callable[[Float], ss.Scor
     return DemoRelease(name, releases[0], "one query", best, data.count_same(best), reason)
 
 
-def _release_index(data: Digits) -> DemoRelease:
+def release_index(data: Digits) -> DemoRelease:
     """Release vectors that answer every query."""
     public = QueryScores.pool(*data.public_scores, origin="the reference images")
     index = ss.release_index(data.collection, epsilon=INDEX_EPSILON, public_scores=public)

@@ -17,7 +17,7 @@ from scipy.stats import ks_2samp
 from support import STRICT
 
 import scoreshield as ss
-from scoreshield.audit import statistics
+from scoreshield.audit import engine, statistics
 from scoreshield.audit.claims import Claim
 from scoreshield.audit.encoding import take_apart
 from scoreshield.audit.engine import audit, audit_outputs
@@ -676,3 +676,18 @@ def test_calls_that_become_slow_end_near_the_time_limit() -> None:
 
     assert not audit(release, Claim(1.0, 0.0), query=Q, minutes=0.1).broken
     assert time.perf_counter() - start < 15  # a round of all calls may take minutes
+
+
+@pytest.mark.parametrize("given", [{"query": Q}, {"neighbours": replace_record(np.eye(D), 0, Q, -Q, "opposite")}])
+def test_time_that_the_choice_of_pairs_used_up(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A little time is left for the first outputs. Without it the error says what to change."""
+
+    def release(rows: np.ndarray, rng: np.random.Generator) -> float:
+        return float(np.rint((rows[0] @ Q + rng.laplace(0, 2.0)) * 2**20) / 2**20)
+
+    result = audit(release, Claim(1.0, 0.0), minutes=1e-9, **given)
+    assert result.calls > 0
+    assert not result.broken
+    monkeypatch.setattr(engine, "_LEAST_SECONDS", -1.0)
+    with pytest.raises(InvalidInput, match=r"The time was up before the release .* give more minutes\."):
+        audit(release, Claim(1.0, 0.0), minutes=1e-9, **given)

@@ -71,6 +71,13 @@ def test_other_key_fails() -> None:
     assert find_signature_fault(signed, SigningKey(SEED).public) == "another key than the given one signed it"
 
 
+@pytest.mark.parametrize("given", ["", "b314f7f4...", SigningKey(SEED).public[:-1], SigningKey(SEED).public + "0"])
+def test_part_of_a_key_is_not_another_key(given: str) -> None:
+    """Pages show keys cut short. Who copies such a part learns what is wrong with it."""
+    signed = SigningKey(SEED).sign_document(DOCUMENT)
+    assert find_signature_fault(signed, given) == "the given public key must have 64 hexadecimal digits"
+
+
 def test_key_leaves_no_trace() -> None:
     key = SigningKey(SEED)
     assert SEED.hex() not in repr(key) + str(vars(key))

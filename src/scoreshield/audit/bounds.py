@@ -14,15 +14,13 @@ The last part of the module computes what an audit can find: its power, the leas
 releases a claim needs. `epsilon_lower` exceeds a claimed epsilon exactly where the lower bound on true positives
 lies above the claimed curve at the upper bound on false positives. Both counts are binomial, so the chance of that is a
 finite sum, computed and not simulated. Where the sum is long, neighbouring terms share the worst of their conditions,
-so the stated power is never above that of the test at the given rate. An audit learns its threshold, so the power that
-it states is an average over the rates that the learnt threshold may have.
+so the stated power is never above that of the test at the given rate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,7 +38,7 @@ from scoreshield._validation import (
     validate,
     whole_from,
 )
-from scoreshield.audit.claims import Claim, check_nonnegative, compute_tpr_ceiling
+from scoreshield.audit.claims import check_nonnegative, compute_tpr_ceiling
 from scoreshield.decisions.confidence import bound_above, bound_area, bound_below, bound_true_positives, count_hits
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.noise import StaircaseNoise
@@ -67,13 +65,10 @@ Ceiling = Callable[[Float], Float]
 Side = Literal["both", "lower", "upper"]
 LawName = Literal["pure", "gaussian", "laplace", "staircase"]
 LAWS: tuple[LawName, ...] = get_args(LawName)
-#: Numbers of releases above this are not stated.
-MOST_RELEASES = 1e15
 #: What the power of an audit assumes of a release of unknown law; it follows "if".
 ASSUMING = "the release reveals it on these collections as clearly as randomised response does"
-_BLOCKS, _POWER = 400, 0.9
-#: Thresholds within this distance of the best, in units of chance, are equally likely to be chosen.
-_NEAR = 0.5
+#: The most groups of neighbouring terms that a sum has.
+_BLOCKS = 400
 #: The largest distance from the claim that is searched.
 _FARTHEST = 256.0
 
@@ -427,53 +422,6 @@ def detectable(
     return _find_least(is_found, epsilon)
 
 
-def find_least_detectable(
-    claim: Claim, outputs: int, confidence: float, law: str | None, loss: float
-) -> tuple[float, str]:
-    """Find the least true epsilon that contradicts a claim with probability 90 %.
-
-    Args:
-        claim: The claim.
-        outputs: Fresh outputs on each side.
-        confidence: That of the audit.
-        law: The name of the noise law, where it is known.
-        loss: What is lost because the direction is learnt: mu appears as mu^2 / sqrt(mu^2 + loss), see
-            `scoreshield.audit.evidence.make_scale_check`.
-
-    Returns:
-        The epsilon, and what it assumes, in words that follow "if".
-    """
-    if isinstance(claim.profile, GaussianProfile) and claim.delta > 0:
-        law = "gaussian"
-    if law not in LAWS or (law == "gaussian" and claim.delta == 0):
-        return _find_least_pure(outputs, claim.delta, confidence, claim.epsilon), ASSUMING
-    name = law if law == "staircase" else law.capitalize()
-    assuming = f"the outputs carry {name} noise, but too little"
-    return _find_least_noise(claim, outputs, confidence, law, loss), assuming
-
-
-# The results are cached, because audits of one size and claim often follow each other.
-@lru_cache(maxsize=64)
-def _find_least_pure(outputs: int, delta: float, confidence: float, epsilon: float) -> float:
-    return detectable(outputs, delta, confidence, epsilon=epsilon)
-
-
-@lru_cache(maxsize=64)
-def _find_least_noise(claim: Claim, outputs: int, confidence: float, law: str, loss: float) -> float:
-    family = _choose_family(law, claim.delta, loss)
-    ceiling: Ceiling = claim.tpr_at  # of the profile, where one is claimed
-
-    def is_found(true: float) -> bool:
-        profile = family(true)
-        rates = _list_likely_rates(profile, outputs, ceiling, confidence)
-        chances = [
-            _compute_power(rate, float(profile.tpr_at(rate)), outputs, ceiling, confidence, 100) for rate in rates
-        ]
-        return float(np.mean(chances)) >= _POWER
-
-    return _find_least(is_found, claim.epsilon, 2e-4)
-
-
 @validate(epsilon=check_nonnegative, delta=check_delta, confidence=check_inside_unit, factor=check_positive)
 def releases_needed(epsilon: float, delta: float, confidence: float, factor: float = 1.0) -> float:
     """Compute how many releases on each side the bound needs to exceed `factor * epsilon` if everything leaks.
@@ -498,11 +446,11 @@ def _make_ceiling(epsilon: float, delta: float) -> Ceiling:
     return lambda fpr: compute_tpr_ceiling(epsilon, delta, fpr)
 
 
-def _compute_power(fpr: float, tpr: float, n: int, ceiling: Ceiling, confidence: float, blocks: int = _BLOCKS) -> float:
+def _compute_power(fpr: float, tpr: float, n: int, ceiling: Ceiling, confidence: float) -> float:
     """Compute P[the lower bound lies above the ceiling] for a test with these rates and n releases on each side."""
     mean, spread = n * fpr, math.sqrt(n * fpr * (1 - fpr))
     first, last = max(0, math.floor(mean - 10 * spread - 20)), min(n, math.ceil(mean + 10 * spread + 20))
-    ends = np.unique(np.linspace(first, last, min(blocks, last - first + 1)).astype(np.int64))
+    ends = np.unique(np.linspace(first, last, min(_BLOCKS, last - first + 1)).astype(np.int64))
     mass = np.diff(_chance_at_most(ends, n, fpr), prepend=_chance_at_most(np.array([first - 1]), n, fpr))
     error = (1 - confidence) / 2
     needed = _count_hits_needed(np.asarray(ceiling(bound_above(ends, n, error))), n, error)
@@ -541,39 +489,21 @@ def _choose_rate(profile: Profile, n: int, delta: float, confidence: float) -> f
     return float(rates[int(np.argmax(ratio))])
 
 
-def _list_likely_rates(profile: Profile, n: int, ceiling: Ceiling, confidence: float) -> Float:
-    """List false-positive rates that a threshold may have if it is learnt from fewer releases than these.
-
-    The threshold with the largest excess over the claimed curve is chosen, in units of what chance can do. The outputs
-    for choosing are subject to chance too, so thresholds near the best are equally likely.
-    """
-    rates, hits, low, high = _expect_counts(profile, n, confidence, 48)
-    above = hits / n - np.asarray(ceiling(rates))
-    chance = hits / n - low + np.asarray(ceiling(high)) - np.asarray(ceiling(rates))
-    ratios = above / np.maximum(chance, 1e-12)
-    near = np.sort(rates[ratios >= ratios.max() - _NEAR])
-    return np.asarray(near[np.unique(np.linspace(0, len(near) - 1, 5).astype(int))])
-
-
-def _expect_counts(profile: Profile, n: int, confidence: float, points: int = 120) -> tuple[Float, Float, Float, Float]:
+def _expect_counts(profile: Profile, n: int, confidence: float) -> tuple[Float, Float, Float, Float]:
     """List false-positive rates to choose from, the hits expected there, and the bounds on both rates."""
-    tail = np.geomspace(0.1 / n, 0.5, points)
+    tail = np.geomspace(0.1 / n, 0.5, 120)
     rates = np.concatenate([tail, 1 - tail, _find_corners(profile)])
     hits = np.asarray(profile.tpr_at(rates), dtype=np.float64) * n
     error = (1 - confidence) / 2
     return rates, hits, bound_below(hits, n, error), bound_above(rates * n, n, error)
 
 
-def _choose_family(law: str, delta: float, loss: float = 0.0) -> Callable[[float], Profile]:
+def _choose_family(law: str, delta: float) -> Callable[[float], Profile]:
     """Choose the function from an epsilon at delta to the profile of noise that has it."""
-
-    def noisy(epsilon: float) -> Profile:
-        mu = gaussian.find_mu(epsilon, delta)
-        return GaussianProfile(mu**2 / math.sqrt(mu**2 + loss))
 
     # Pure noise has its epsilon at delta 0; at a delta above it has less.
     return {
-        "gaussian": noisy,
+        "gaussian": lambda epsilon: GaussianProfile(gaussian.find_mu(epsilon, delta)),
         "laplace": LaplaceProfile,
         "staircase": lambda epsilon: StaircaseNoise.calibrate(epsilon, 1.0).profile(1.0),
     }[law]
@@ -594,7 +524,7 @@ def _compute_worst_power(true: float, n: int, epsilon: float, delta: float, conf
     return _compute_power(corner, 1 - corner, n, _make_ceiling(epsilon, delta), confidence)
 
 
-def _find_least(is_found: Callable[[float], bool], claimed: float, precision: float = 1e-5) -> float:
+def _find_least(is_found: Callable[[float], bool], claimed: float) -> float:
     """Find the least epsilon above the claimed one that is detected; infinite where none is."""
     low, step = claimed, 0.25
     while not is_found(claimed + step):
@@ -602,7 +532,7 @@ def _find_least(is_found: Callable[[float], bool], claimed: float, precision: fl
         if step > _FARTHEST:
             return math.inf
     high = claimed + step
-    while high - low > precision * (1 + claimed):
+    while high - low > 1e-5 * (1 + claimed):
         middle = (low + high) / 2
         low, high = (low, middle) if is_found(middle) else (middle, high)
     return high

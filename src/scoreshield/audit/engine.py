@@ -61,6 +61,8 @@ CALLS_PER_RELEASE = 4
 _MOST_NUMBERS, _MOST_CALLS = 4e7, 6e6
 #: Seconds that an output costs besides its call.
 _OVERHEAD = 1e-5
+#: For so many seconds, and for so many outputs at a time, the pace of a release is measured.
+_PACE_SECONDS, _PACE_OUTPUTS = 0.3, 256
 #: The least and the most outputs of the first round of each trial.
 _START, _LARGE_START = 32, 400
 #: The largest share of all calls that the first round may take, with the least and with more outputs.
@@ -68,10 +70,10 @@ _FIRST_ROUND, _LARGE_ROUND = 0.1, 0.05
 #: The share of all calls that the first round of a session may take. Few trials are sessions, and nothing else shows
 #: what they show.
 _SESSION_ROUND = 0.005
-#: With fewer calls, sessions would find nothing, and take calls from others.
-_SESSION_CALLS = 4_000
 #: The share of trials that stay after a round, and the fewest that do.
 _KEPT, _FEWEST = 0.7, 4
+#: For the first outputs, where choosing the pairs took longer than the audit may take.
+_LEAST_SECONDS = 0.5
 #: After this share of the calls or of the time, only the best trial is played, in rounds that are smaller.
 _FOCUS, _LATE_FOCUS, _STEP = 0.3, 0.5, 0.3
 #: From this number of calls on, trials may be compared for longer.
@@ -264,6 +266,7 @@ class _Budget:
         calls: The most calls in all.
         used: Calls so far.
         held: The share of calls and time that is held back.
+        begun: When the choice of the pairs ended. A little time is left after it, whatever the choice took.
     """
 
     releases: int | None
@@ -272,6 +275,7 @@ class _Budget:
     calls: float = math.inf
     used: int = 0
     held: float = 0.0
+    begun: float = -math.inf
 
     @property
     def left(self) -> float:
@@ -281,7 +285,8 @@ class _Budget:
     @property
     def end(self) -> float:
         """When the time is up that is not held back."""
-        return self.deadline - self.held * (self.deadline - self.start) if self.held else self.deadline
+        end = self.deadline - self.held * (self.deadline - self.start) if self.held else self.deadline
+        return max(end, self.begun + _LEAST_SECONDS)
 
     @property
     def is_spent(self) -> bool:
@@ -396,7 +401,7 @@ def _limit_calls(source: Source, rows: Any, budget: _Budget, per_release: int) -
     """Set the number of calls: as given, or as many as the time allows at the pace of the first ones."""
     source.draw_one(rows)
     count, pace, begin = 1, 0.0, time.perf_counter()
-    while count <= 256 and time.perf_counter() - begin < 0.3:
+    while count <= _PACE_OUTPUTS and time.perf_counter() - begin < _PACE_SECONDS:
         start = time.perf_counter()
         outputs = source.draw(rows, count)
         pace, count = (time.perf_counter() - start) / count, 2 * count
@@ -404,7 +409,7 @@ def _limit_calls(source: Source, rows: Any, budget: _Budget, per_release: int) -
     if budget.releases is not None:
         budget.calls = budget.releases * per_release + budget.used
         return
-    left = budget.deadline - time.perf_counter()
+    left = max(_LEAST_SECONDS, budget.deadline - time.perf_counter())
     numbers = OutputReader(list(outputs), len(rows)).is_number.size
     budget.calls = budget.used + int(min(left / (pace + _OVERHEAD), _MOST_NUMBERS / numbers, _MOST_CALLS))
 
@@ -613,6 +618,7 @@ class AuditRun:
     def play(self) -> None:
         """Play rounds until the claim is broken, the calls or the time are used, or nothing is left to play."""
         has_rows = any(not trial.is_covered for trial in self.trials)
+        self.budget.begun = time.perf_counter()
         self.budget.held = self._choose_held() if has_rows else 0.0
         self._play_all()
         if has_rows and not self.is_broken:
@@ -622,7 +628,9 @@ class AuditRun:
             self._begin_confirming()
             self._play_all()
         if not any(trial.outputs and not trial.is_useless for trial in self.trials):
-            failed = next((trial.failures[0] for trial in self.trials if trial.failures), Failure("an error", ""))
+            failed = next((trial.failures[0] for trial in self.trials if trial.failures), None)
+            if failed is None:
+                raise InvalidInput("The time was up before the release under audit gave an output: give more minutes.")
             raise InvalidInput(
                 f"The release under audit raised {failed.kind} ({failed.message}) on every collection; it must return "
                 "an output for collections of unit rows."

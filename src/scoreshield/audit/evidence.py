@@ -51,7 +51,8 @@ _MEANINGS = {
     "noise in every direction": "a combination of outputs carries no noise and moves with the record",
     "fresh noise": "outputs of one collection occur again on that collection only: the noise repeats, or is too small",
     "form of the output": "the type, the length, the order or the errors of the outputs depend on the record",
-    "several calls": "answers to several calls together distinguish the collections: they share their noise",
+    "several calls": "answers to several calls together distinguish the collections better than the claim allows: they "
+    "share their noise, or have too little of it",
 }
 #: From the most specific kind of fault to the most general.
 _SPECIFIC = ("form of the output", "low bits", "noise in every direction", "fresh noise", "amount of noise")

@@ -63,6 +63,8 @@ def find_signature_fault(document: Mapping[str, Any], public_key: str | None = N
     signature = document.get(MEMBER)
     if not isinstance(signature, Mapping) or signature.get("algorithm") != ALGORITHM:
         return "it holds no Ed25519 signature"
+    if public_key is not None and not _is_hex(public_key.strip().lower(), 32):
+        return "the given public key must have 64 hexadecimal digits"
     if public_key is not None and signature.get("key") != public_key.strip().lower():
         return "another key than the given one signed it"
     # One form only. What is added or respelled inside of the signature is signed by no one.

@@ -20,6 +20,7 @@ from scoreshield.privacy import filters
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger import accounts as module
 from scoreshield.privacy.ledger import units as ledger_units
+from scoreshield.privacy.ledger.database import PagedSession
 from scoreshield.privacy.ledger.entries import Entry
 from scoreshield.privacy.profiles import CurveProfile, GaussianProfile, LaplaceProfile, Profile, PureProfile
 
@@ -546,10 +547,47 @@ def test_tampering_is_evident(ledger: Ledger, url: str, how: str) -> None:
             assert found.first_bad == first
         assert not found
         assert str(found) == found.reason != ""
+        kept: list[Entry] = []
+        assert book.verify_in_use(kept) == found
+        assert kept == ([] if found.first_bad is None else book.entries())
     charges_notice = {"a removal in the middle", "a removal with renumbering", "an end cut off", "the first gone"}
     if how in charges_notice | {"a limit raised", "another dataset"}:
         with pytest.raises(LedgerError, match="has been altered"):
             ledger.spend(pure(0.1))
+
+
+def test_charges_go_on_while_a_ledger_in_use_is_checked(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A charge that is made at any page of the check is committed, and left out of what was checked."""
+    for _ in range(3):
+        ledger.spend(pure(0.5))
+    head, other = ledger.head(), Ledger.open(url)
+    find_fault = Entry.find_fault
+
+    def charge_first(entry: Entry, previous: str) -> str | None:
+        other.spend(pure(0.1))  # it would wait for the lock that verify holds
+        return find_fault(entry, previous)
+
+    kept: list[Entry] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Entry, "find_fault", charge_first)
+        found = ledger.verify_in_use(kept)
+    assert found
+    assert (found.entries, found.head, kept) == (3, head, ledger.entries()[:3])
+    assert len(ledger.entries()) == 6
+    assert ledger.verify()
+
+
+def test_pages_of_a_check(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check reads all pages, whether the last one is full or not."""
+    monkeypatch.setattr(PagedSession.read_page, "__defaults__", (2,))
+    for number in range(6):
+        kept: list[Entry] = []
+        assert ledger.verify_in_use(kept) == ledger.verify()
+        assert kept == ledger.entries()
+        assert len(kept) == number
+        ledger.spend(pure(0.5))
 
 
 def test_what_only_a_pinned_head_shows(ledger: Ledger, url: str) -> None:

@@ -18,6 +18,7 @@ from ledger_support import gaussian, pure
 import scoreshield as ss
 from scoreshield.errors import BudgetExceeded, LedgerError
 from scoreshield.privacy.ledger import Ledger, database, postgres
+from scoreshield.privacy.ledger.postgres import connect_server
 
 psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
 
@@ -66,6 +67,7 @@ def test_the_same_ledger(url: str, tmp_path: Path) -> None:
             ledger.spend(pure(9.0), dataset="a")
         with pytest.raises(ss.InvalidInput, match="cannot be changed"):
             Ledger(url if ledger is here else there.name, epsilon=11.0)
+        assert ledger.verify() == ledger.verify_in_use()
         assert ledger.verify()
         assert Ledger.open(url if ledger is here else there.name).verify(head=ledger.head())
     assert here.spent == there.spent
@@ -402,3 +404,16 @@ def test_kept_connections(url: str) -> None:
     assert account.spent == 8.0
     idle = execute(url, "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'scoreshield'")
     assert idle[0][0] <= 2
+
+
+def test_silent_network_ends_a_connection(postgres: str) -> None:
+    """A connection does not wait for long where packets are dropped. An address may state other times."""
+    with connect_server(psycopg, postgres) as connection:
+        found = connection.info.get_parameters()
+    assert int(found["tcp_user_timeout"]) == 60_000
+    assert int(found["keepalives_idle"]) * 1000 <= 60_000
+    stated = f"{postgres}{'&' if '?' in postgres else '?'}tcp_user_timeout=5000&connect_timeout=3"
+    with connect_server(psycopg, stated) as connection:
+        found = connection.info.get_parameters()
+    assert (found["tcp_user_timeout"], found["connect_timeout"]) == ("5000", "3")
+    assert found["keepalives_count"] == "3"

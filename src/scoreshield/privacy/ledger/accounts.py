@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
@@ -36,7 +37,7 @@ from scoreshield.privacy.adjacency import Adjacency
 from scoreshield.privacy.draws import DrawCounts, DrawStep
 from scoreshield.privacy.filters import RULES, Headroom, PrivacyFilter, check_budget
 from scoreshield.privacy.ledger.books import AccountAudit, Books, LedgerLimit
-from scoreshield.privacy.ledger.database import LedgerDatabase, Session
+from scoreshield.privacy.ledger.database import LedgerDatabase, PagedSession, Session
 from scoreshield.privacy.ledger.entries import (
     CHARGE,
     COLUMNS,
@@ -90,6 +91,10 @@ class LedgerVerification:
     def __str__(self) -> str:
         if self.reason:
             return self.reason
+        if self.entries == 0:
+            return f"There is no entry yet; head {self.head}."
+        if self.entries == 1:
+            return f"The one entry is as it was written, and within the limit; head {self.head}."
         return f"All {self.entries} entries are as they were written, in order and within the limit; head {self.head}."
 
 
@@ -377,10 +382,10 @@ class Ledger(NotebookObject):
             books = self._open_books(session)
             if check_first is not None:
                 check_first(session)
-            before = books.make_filters(where)
             for place, (kind, profile, unit, _) in enumerate(charges):
                 books.check_units(where, unit, same_people=same_people)
                 if kind != FREE_DRAW and not books.fits(where, profile):
+                    before = self._open_books(session).make_filters(where)  # without those of these charges
                     raise _make_budget_error(before, books.make_filters(where), profile, len(charges))
                 books.add(where, number + place, unit, profile, kind)
             return books
@@ -515,6 +520,17 @@ class Ledger(NotebookObject):
         that.
         """
         return self._database.read(lambda session: self._verify(session, _parse_head(head)))
+
+    def verify_in_use(self, kept: list[Entry] | None = None) -> LedgerVerification:
+        """Check the same as `verify`, of a ledger that others charge meanwhile.
+
+        `verify` of a SQLite ledger lets no charge through until it is done. This check lets them through after each
+        page of entries, and leaves out the entries that they add.
+
+        Args:
+            kept: A list to which the entries are added that were checked.
+        """
+        return self._verify(PagedSession(self._database, kept), None)
 
     def export(self, path: str | Path) -> None:
         """Write all entries to a .csv or .json file, completely or not at all, which only its owner can read.
@@ -783,11 +799,9 @@ def _read_row(session: Session) -> _LedgerRow:
     if row is None:
         raise LedgerError("The row of the ledger itself is missing; the ledger cannot be used.")
     try:
-        facts = read_json(row[0])
+        facts = _read_facts(row[0])
         form, rules = facts["format"], facts["rules"]
-        check_budget(facts["epsilon"], facts["delta"])
         found = _LedgerRow(facts, bytes.fromhex(row[1]), int(row[2]), str(row[3]))
-        hash_canonical_json(facts)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise LedgerError("The row of the ledger itself cannot be read; the ledger cannot be used.") from None
     if form != FORMAT or rules not in range(1, RULES + 1):
@@ -796,6 +810,15 @@ def _read_row(session: Session) -> _LedgerRow:
             f"{RULES}) does not know; use a newer one."
         )
     return found
+
+
+@lru_cache(maxsize=64)
+def _read_facts(text: str) -> dict[str, Any]:
+    """Read the facts of a ledger. Each charge reads the same text several times."""
+    facts: dict[str, Any] = read_json(text)
+    check_budget(facts["epsilon"], facts["delta"])
+    hash_canonical_json(facts)
+    return facts
 
 
 def _explain_damage(session: Session) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from scoreshield._loading import make_printable
 from scoreshield.errors import LedgerError
@@ -48,6 +48,7 @@ BESIDE = "scoreshield_service_"
 RELEASE_KEYS = "scoreshield_release_keys"
 _FIELDS = ", ".join(COLUMNS)
 _PAGE = 1000
+_BEFORE_ALL = -(2**62)
 
 
 class Session:
@@ -204,12 +205,16 @@ class Session:
         """Make this entry the head of the ledger."""
         self._execute("UPDATE scoreshield_ledger SET entries = ?, head = ?", (entry.id, entry.hash))
 
-    def read_entries(self, after: int = -(2**62)) -> Iterator[Entry]:
+    def read_entries(self, after: int = _BEFORE_ALL) -> Iterator[Entry]:
         """Read all entries after one number, in order, a page at a time."""
-        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id > ? ORDER BY id LIMIT {_PAGE}"
-        while page := self._execute(query, (after,)).fetchall():
-            yield from (Entry(*row) for row in page)
-            after = page[-1][0]
+        while page := self.read_page(after):
+            yield from page
+            after = page[-1].id
+
+    def read_page(self, after: int, number: int = _PAGE) -> list[Entry]:
+        """Read this many entries after one number, or all that there are, in order."""
+        query = f"SELECT {_FIELDS} FROM scoreshield_entries WHERE id > ? ORDER BY id LIMIT {number:d}"
+        return [Entry(*row) for row in self._execute(query, (after,)).fetchall()]
 
 
 def _check_number(value: Any) -> int:
@@ -254,6 +259,50 @@ class LedgerDatabase(ABC):
 
         What the work wrote is on the disk when this returns, or not there at all.
         """
+
+
+class PagedSession(Session):
+    """What a check of the chain reads. Between two pages of entries it holds no lock, so that charges go on.
+
+    All else is copied in one transaction. Entries that are charged after it are left out.
+    """
+
+    def __init__(self, database: LedgerDatabase, kept: list[Entry] | None = None) -> None:
+        super().__init__(_reject_statement, has_accounts=False)
+        self._database, self._kept = database, kept
+        database.read(self._copy)
+
+    def _copy(self, session: Session) -> None:
+        self._has_accounts = session.has_accounts()
+        self._facts, self._last, self._count = session.read_facts(), session.read_last_number(), session.count()
+        self._accounts = session.read_accounts() if self._has_accounts else []
+        self._datasets, self._damage = session.read_datasets(), session.find_damage()
+
+    def read_facts(self) -> tuple[str, str, int, str] | None:
+        return self._facts
+
+    def read_accounts(self) -> list[tuple[Any, int, str, str]]:
+        return self._accounts
+
+    def read_datasets(self) -> list[str]:
+        return self._datasets
+
+    def find_damage(self) -> str | None:
+        return self._damage
+
+    def count(self, after: int | None = None) -> int:
+        return self._count if after is None else super().count(after)
+
+    def read_page(self, after: int, number: int = 10 * _PAGE) -> list[Entry]:
+        found = self._database.read(lambda session: session.read_page(after, number))
+        page = [entry for entry in found if entry.id <= self._last]
+        if self._kept is not None:
+            self._kept += page
+        return page
+
+
+def _reject_statement(*_: Any) -> NoReturn:
+    raise AssertionError("a copy of what was read runs no statement")
 
 
 def explain_lock(name: object) -> str:

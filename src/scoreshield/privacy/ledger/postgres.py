@@ -23,6 +23,24 @@ from scoreshield.privacy.ledger.database import OBJECTS, LedgerDatabase, Session
 _RETRIES = 8
 
 
+#: How long the network to a server may be silent. Otherwise a statement waits for a quarter of an hour or longer where
+#: packets are dropped, and a service with it.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,  # milliseconds
+}
+
+
+def connect_server(psycopg: Any, url: str) -> Any:
+    """Connect to a server. An address may state other times than those of this module."""
+    stated = psycopg.conninfo.conninfo_to_dict(url)
+    times = {name: value for name, value in _PATIENCE.items() if name not in stated}
+    return psycopg.connect(url, **times, application_name="scoreshield")
+
+
 class PostgresDatabase(LedgerDatabase):
     """A ledger on a database server. Each schema holds one ledger; ``?options=-csearch_path%3Dname`` chooses one."""
 
@@ -44,9 +62,7 @@ class PostgresDatabase(LedgerDatabase):
         self.name = _write_address(parts)
         # These are closures, because attributes appear in every dump of variables.
         self._hide = _make_redactor([parts[name] for name in _SECRET if parts.get(name)])
-        self._pool = _ConnectionPool(
-            lambda: psycopg.connect(url, connect_timeout=10, application_name="scoreshield"), psycopg.Error
-        )
+        self._pool = _ConnectionPool(lambda: connect_server(psycopg, url), psycopg.Error)
 
     def __reduce__(self) -> Any:
         raise InvalidInput("A ledger on a server cannot be pickled: its address may hold a password. Open it again.")

@@ -62,7 +62,7 @@ def make_charge(item: Any, adjacency: Adjacency | None, key: bytes, *, same_peop
     if guarantee.sampler != "exact":
         raise InvalidInput(
             f"A ledger does not take a release from the {guarantee.sampler!r} sampler: anyone who knows its seed can "
-            "undo the noise, so no budget covers it; release with rng=None."
+            "undo the noise, so no budget covers it; release without a seed."
         )
     profile = extract_profile(guarantee)
     unit = _unit(guarantee.adjacency, adjacency, key, same_people)
