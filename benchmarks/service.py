@@ -4,8 +4,10 @@
 
 Load: fresh and stored answers of n = 100,000 records with d = 384 beside a bare FastAPI that returns clean cosines: the
 same Uvicorn, the same sizes of JSON, one thread of BLAS each, in turns. Both servers and the client share the cores.
-Each round starts from an empty ledger in memory, where a commit costs processor time and no wait for a disk. The coarse
-time step of answers is off. Two rows show what a time step and a ledger in the temporary folder add.
+The service computes a pass over the records with as many threads as there are cores, as it does by default; one row
+shows what bare gains where BLAS may use as many. Each round starts from an empty ledger in memory, where a commit costs
+processor time and no wait for a disk. The coarse time step of answers is off. Two rows show what a time step and a
+ledger in the temporary folder add. The last two columns are about the processor time of the server alone.
 
 Race: 1,000 clients at once, each with its own query, on a budget of 100.
 
@@ -45,6 +47,8 @@ ANSWERS = 1000 / EPSILON - 5  # what the largest budget covers, without the warm
 SEARCH = "/v1/collections/docs/search"
 WARM_UP = 3
 LONGEST_SECONDS = 200.0  # of one series of requests
+TURN = 25  # requests to one server before the next one: other programs may use the cores too
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ def serve_bare(path: Path) -> None:
     app.post(SEARCH, response_model=None)(search)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen(2048)  # before the address is known
     print(json.dumps({"address": f"http://127.0.0.1:{listener.getsockname()[1]}", "key": ""}), flush=True)
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, ws="none")
     uvicorn.Server(config).run(sockets=[listener])
@@ -206,12 +211,20 @@ class Server:
     def wait(self) -> int:
         return self.process.wait(timeout=30)
 
+    def read_processor_time(self) -> float:
+        """Read the seconds that cores have worked for this server, all its threads together; NaN outside of Linux."""
+        try:
+            return time.clock_gettime(~self.process.pid << 3 | 2)  # the clock that `clock_getcpuclockid` names
+        except OSError:
+            return float("nan")
+
 
 @contextlib.contextmanager
-def start(kind: str, path: Path, step: str = "") -> Iterator[Server]:
-    """Start a server and wait until its port is open."""
+def start(kind: str, path: Path, step: str = "", *, blas: int = 1) -> Iterator[Server]:
+    """Start a server with this number of threads of BLAS, and wait until its port is open."""
     command = [sys.executable, __file__, "--serve", kind, str(path), step]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    threads = {"OMP_NUM_THREADS": blas, "OPENBLAS_NUM_THREADS": blas, "SCORESHIELD_THREADS": CORES}
+    environment = {**os.environ, **{name: str(count) for name, count in threads.items()}}
     log = path.with_suffix(".log").open("a")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     assert process.stdout is not None
@@ -350,17 +363,28 @@ class Series:
 
     times: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    processor_seconds: float = 0.0
 
-    def add(self, answers: list[Answer], seconds: float) -> None:
+    def ask(self, server: Server, queries: Sequence[Sequence[float]], clients: int) -> None:
+        """Send queries to a server, and add its answers."""
+        requests = [make_request(server.key, one, server.port) for one in queries]
+        before = server.read_processor_time()
+        answers, seconds = send_all(server.port, requests, clients)
         wrong = [answer for answer in answers if answer.status != 200]
         if wrong:
             raise SystemExit(f"Status {wrong[0].status}: {wrong[0].body[:200]!r}")
         self.times += [answer.seconds for answer in answers]
         self.seconds += seconds
+        self.processor_seconds += server.read_processor_time() - before
 
     @property
     def rate(self) -> float:
         return len(self.times) / self.seconds
+
+    @property
+    def processor_ms(self) -> float:
+        """Processor time per answer, in milliseconds."""
+        return self.processor_seconds / len(self.times) * 1e3
 
     def find(self, share: float) -> float:
         return float(np.quantile(self.times, share)) * 1e3
@@ -378,32 +402,38 @@ def measure_load(folder: Path, size: Size) -> list[dict[str, Any]]:
     """Measure both servers in turns, for one client and for eight."""
     records = write_records(folder, size)
     series: dict[tuple[str, int], Series] = {}
+
+    def compare(servers: dict[str, Server], clients: int, count: int) -> list[list[float]]:
+        """Send new queries to each server in turns, and return them."""
+        for server in servers.values():
+            send_all(server.port, [make_request(server.key, one, server.port) for one in warm], 1)
+        queries = make_queries(count, size.dimension)
+        for place in range(0, count, TURN):
+            for name, server in servers.items():
+                series.setdefault((name, clients), Series()).ask(server, queries[place : place + TURN], clients)
+        return queries
+
+    warm = make_queries(WARM_UP, size.dimension)
     with start("bare", records) as bare:
         for _ in range(size.rounds):
             for clients in (1, 8):
-                policy = renew(folder, size)
-                with start("private", policy) as private:
-                    warm = make_queries(WARM_UP, size.dimension)
-                    for server in (bare, private):
-                        send_all(server.port, [make_request(server.key, one, server.port) for one in warm], 1)
-                    queries = make_queries(min(size.fresh, int(ANSWERS)), size.dimension)
-                    for name, server in (("bare", bare), ("fresh", private)):
-                        requests = [make_request(server.key, one, server.port) for one in queries]
-                        series.setdefault((name, clients), Series()).add(*send_all(server.port, requests, clients))
-                    again = [make_request(private.key, one, private.port) for one in queries]
-                    many = list(itertools.islice(itertools.cycle(again), size.stored))
-                    series.setdefault(("stored", clients), Series()).add(*send_all(private.port, many, clients))
-    with tempfile.TemporaryDirectory() as disk:
-        for name, settings in (
-            ("fresh, with time_step 0.02", {"time_step": 0.02}),
-            ("fresh, ledger on the disk", {"place": Path(disk)}),
-        ):
-            for clients in (1, 8) if size.rounds > 1 else ():
-                with start("private", renew(folder, size, **settings)) as private:
-                    queries = make_queries(max(1, size.fresh // 4), size.dimension)
-                    requests = [make_request(private.key, one, private.port) for one in queries]
-                    series[name, clients] = Series()
-                    series[name, clients].add(*send_all(private.port, requests, clients))
+                with start("private", renew(folder, size)) as private:
+                    count = min(size.fresh, int(ANSWERS))
+                    queries = compare({"bare": bare, "fresh": private}, clients, count)
+                    many = list(itertools.islice(itertools.cycle(queries), size.stored))
+                    series.setdefault(("stored", clients), Series()).ask(private, many, clients)
+    with start("bare", records, blas=CORES) as wide:  # not beside the others: its threads wait actively
+        for clients in (1, 8):
+            compare({f"bare, {CORES} threads of BLAS": wide}, clients, size.fresh)
+    if size.rounds > 1:
+        for clients in (1, 8):
+            with tempfile.TemporaryDirectory() as disk:
+                for name, settings in (
+                    ("fresh, with time_step 0.02", {"time_step": 0.02}),
+                    ("fresh, ledger on the disk", {"place": Path(disk)}),
+                ):
+                    with start("private", renew(folder, size, **settings)) as private:
+                        compare({name: private}, clients, max(1, size.fresh // 4))
     return [
         {
             "answers": name,
@@ -413,6 +443,8 @@ def measure_load(folder: Path, size: Size) -> list[dict[str, Any]]:
             "p99_ms": one.find(0.99),
             "times_bare_p50": one.find(0.5) / series["bare", clients].find(0.5),
             "times_bare_total": series["bare", clients].rate / one.rate,
+            "processor_ms": one.processor_ms,
+            "times_bare_processor": one.processor_ms / series["bare", clients].processor_ms,
         }
         for (name, clients), one in sorted(series.items(), key=lambda pair: (pair[0][1], pair[0][0]))
     ]
@@ -669,11 +701,14 @@ def run_lost_server(folder: Path) -> dict[str, Any] | None:
 
 def print_load(rows: list[dict[str, Any]], size: Size) -> None:
     print(f"n = {size.records:,}, d = {size.dimension}, epsilon {EPSILON:g} per query; one thread of BLAS per server")
-    print("answers                     clients  per second   p50 ms   p99 ms  p50 / bare  total / bare")
+    print(
+        "answers                     clients  per second   p50 ms   p99 ms  p50 / bare  total / bare   cpu ms  / bare"
+    )
     for row in rows:
         print(
             f"{row['answers']:<27} {row['clients']:>7} {row['per_second']:>11,.0f} {row['p50_ms']:>8.2f} "
-            f"{row['p99_ms']:>8.2f} {row['times_bare_p50']:>11.2f} {row['times_bare_total']:>13.2f}"
+            f"{row['p99_ms']:>8.2f} {row['times_bare_p50']:>11.2f} {row['times_bare_total']:>13.2f} "
+            f"{row['processor_ms']:>8.2f} {row['times_bare_processor']:>7.2f}"
         )
 
 

@@ -78,6 +78,11 @@ def open_service(folder: Path, content: Mapping[str, Any] | None = None) -> Serv
     return Service(make_policy(folder, content))
 
 
+def spent(service: Service) -> float:
+    """Return the epsilon that is spent on the collection."""
+    return service.collections["docs"].account.spent
+
+
 def make_headers(service: Service, caller: str = "app", **settings: Any) -> dict[str, str]:
     """Make a new key for a caller, as the header that carries it."""
     return {"authorization": f"Bearer {service.keys.create(caller, **settings)[1]}"}

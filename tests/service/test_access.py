@@ -61,6 +61,7 @@ def test_key_is_not_stored(service: Service, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "x", "ss_00000000_" + "0" * 72, "Bearer", "ss_é", "a" * 10_000])
 def test_wrong_key(service: Service, text: str | None) -> None:
+    """A text that is no key gets the code of a missing or an invalid key, and no other error."""
     assert find_code(service, text) in ("missing_key", "invalid_key")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +12,9 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,10 @@ from scoreshield.geometry.passes import MeasuredRows
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.privacy.sampling.stream import KeyedStream
-from scoreshield.service.answers import AnswerBook, Payer, Spending
+from scoreshield.service.answers import AnswerBook, Payer, Spending, _select_rows
 from scoreshield.service.core import Service
 from scoreshield.service.offers import StoredRanking, parse_ranking
+from scoreshield.service.pending import PendingCharges
 from scoreshield.service.policy import AllowancePolicy
 from scoreshield.service.problems import ServiceProblem
 
@@ -63,13 +67,13 @@ def test_killed_process_charges_once_and_never_draws_again(tmp_path: Path, step:
     is_charged = step in ("after the charge", "after the draw", "after the store")
     account = service.collections["docs"].account
     assert account.spent == float(is_charged)
-    seeds = read_seeds(service)
+    seeds, rows = read_seeds(service), read_rows(service)
     first = ask(service, 1)
     assert account.spent == 1.0
     assert read_seeds(service) == [None]
     if seeds and seeds[0] is not None:
         # The same row, with its seed back, gives the same bytes in another process: the noise is that of the charge.
-        restore_seed(service, seeds[0])
+        restore_rows(service, rows)
         assert json.loads(run_driver(tmp_path, "").stdout)["hits"] == first
     assert ask(open_service(tmp_path), 1) == first
     assert account.spent == 1.0
@@ -84,17 +88,80 @@ def read_seeds(service: Service) -> list[str | None]:
     return service.collections["docs"].account.ledger.read_beside(work)
 
 
-def restore_seed(service: Service, seed: str) -> None:
-    statement = "UPDATE scoreshield_service_answers SET state = 'pending', content = NULL, signer = NULL, seed = ?"
-    service.collections["docs"].account.ledger.write_beside(lambda session: session.execute(statement, (seed,)))
+def read_rows(service: Service) -> list[Any]:
+    """Read what noise is drawn from, of all answers."""
+    statement = "SELECT seed, proof, tag FROM scoreshield_service_answers"
+    work = service.collections["docs"].account.ledger.read_beside
+    return work(lambda session: [tuple(row) for row in session.execute(statement).fetchall()])
+
+
+def restore_rows(service: Service, rows: list[Any]) -> None:
+    """Bring back what noise was drawn from, so that it is drawn again."""
+    change = "state = 'pending', content = NULL, signer = NULL, seed = ?, proof = ?"
+
+    def work(session: Any) -> None:
+        for row in rows:
+            session.execute(f"UPDATE scoreshield_service_answers SET {change} WHERE tag = ?", row)
+
+    service.collections["docs"].account.ledger.write_beside(work)
+
+
+def keep_row(monkeypatch: pytest.MonkeyPatch, service: Service, seed: int) -> list[Any]:
+    """Ask a query; return what the noise of its answer was drawn from."""
+    kept: list[Any] = []
+    draw = AnswerBook._draw
+
+    def keep(self: AnswerBook, request: Any, row: Any, prepared: Any) -> Any:
+        kept.append((row.seed, row.proof, row.tag))
+        return draw(self, request, row, prepared)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AnswerBook, "_draw", keep)
+        ask(service, seed)
+    return kept
 
 
 def test_other_seed_gives_other_noise(tmp_path: Path) -> None:
     """The near miss of the test above: the answer depends on the seed of the charge."""
     service = open_service(tmp_path)
     first = ask(service, 1)
-    restore_seed(service, "ab" * 32)
+    book = service.collections["docs"]._book
+    tag = read_rows(service)[0][2]
+    found = service.collections["docs"].account.ledger.read_beside(lambda session: _select_rows(session, (tag,)))[tag]
+    other = found._replace(state="pending", seed="ab" * 32)
+    restore_rows(service, [(other.seed, other.compute_proof(book._key), tag)])
     assert ask(open_service(tmp_path), 1) != first
+
+
+def test_seed_that_others_wrote_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write to the database gets no second view of a charge by another seed for it."""
+    service = open_service(tmp_path)
+    one, two = (keep_row(monkeypatch, service, seed)[0] for seed in (1, 2))
+    answers = [ask(service, seed) for seed in (1, 2)]
+    stored = read_rows(service)
+    own = one[1]
+    for seed, proof in (("ab" * 32, own), (two[0], own), two[:2], (one[0], stored[0][1]), (None, own)):
+        restore_rows(service, [(seed, proof, one[2])])
+        with pytest.raises(ServiceProblem) as caught:
+            ask(open_service(tmp_path), 1)
+        assert caught.value.code == "ledger_unavailable"
+    restore_rows(service, [one, two])
+    again = open_service(tmp_path)
+    assert [ask(again, seed) for seed in (1, 2)] == answers
+    assert again.collections["docs"].account.spent == 2.0
+
+
+def test_charge_without_proof_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charge that an earlier version of the library has not answered is lost: its seed may be anyone's."""
+    service = open_service(tmp_path)
+    seed, _, tag = keep_row(monkeypatch, service, 1)[0]
+    restore_rows(service, [(seed, None, tag)])
+    again = open_service(tmp_path)
+    with pytest.raises(ServiceProblem) as caught:
+        ask(again, 1)
+    assert caught.value.code == "answer_lost"
+    assert ask(again, 1)
+    assert again.collections["docs"].account.spent == 2.0
 
 
 def race(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -147,6 +214,37 @@ def test_small_epsilons_add_up_as_written() -> None:
     total = sum((Decimal(repr(0.1)) for _ in range(10)), Decimal(0))
     assert allowance.covers(10, total)
     assert not allowance.covers(11, total + Decimal("0.1"))
+
+
+@pytest.mark.parametrize("cost", [0.1, 0.3, 1 / 3, 0.33333333333334, 7.0, 1e-30])
+@pytest.mark.parametrize("spent", ["0", "0.1", "0.99999999999999"])
+def test_count_of_an_allowance_is_what_it_covers(cost: float, spent: str) -> None:
+    """The queries that are said to be left are covered, and one more is not. Rounding would allow one too many."""
+    allowance, before, step = AllowancePolicy(epsilon=1.0), Fraction(spent), Fraction(repr(cost))
+    left = allowance.count_left(0, Decimal(spent), cost)
+    assert left is not None
+    assert before + left * step <= 1 < before + (left + 1) * step
+    assert AllowancePolicy(epsilon=1.0, queries=5).count_left(4, Decimal(spent), cost) == min(left, 1)
+    assert AllowancePolicy().count_left(4, Decimal(spent), cost) is None
+
+
+def test_stated_queries_left_are_charged_exactly(tmp_path: Path) -> None:
+    """Three queries of 0.33333333333334 are above an allowance of 1, by less than the rounding of a quotient."""
+    grants = {"docs": {"actions": ["search"], "allowance": {"epsilon": 1.0}}}
+    content = write_policy(callers={"app": {"role": "reader", "collections": grants}})
+    content["collections"]["docs"]["search"]["epsilon"] = 0.33333333333334
+    service = open_service(tmp_path, content)
+    served = service.collections["docs"]
+    key = service.keys.create("app")[1]
+    caller = service.identify(key)
+    grant = service.open(caller, "docs")[1]
+    assert served.count_left("search", caller, grant) == 2
+    payer = Payer("app", grant.allowance)
+    for seed in range(2):
+        served.search(payer, "search", [served.read_query(make_query(seed))])
+    assert served.count_left("search", caller, grant) == 0
+    with pytest.raises(ServiceProblem, match="allowance of this caller"):
+        served.search(payer, "search", [served.read_query(make_query(2))])
 
 
 def stop_before_draw(service: Service, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
@@ -265,6 +363,23 @@ def test_no_stream_opens_before_the_commit(tmp_path: Path, monkeypatch: pytest.M
     assert order == ["commit", "noise", "commit"]
 
 
+def test_a_thread_helps_to_compute_after_its_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that charges takes part in the pass that another thread has begun, once the charge is committed."""
+    order: list[str] = []
+    write = Ledger.write_beside
+
+    def commit(self: Ledger, work: Any) -> Any:
+        found = write(self, work)
+        order.append("commit")
+        return found
+
+    monkeypatch.setattr(MeasuredRows, "help", lambda _: order.append("help"))
+    service = open_service(tmp_path)
+    monkeypatch.setattr(Ledger, "write_beside", commit)
+    ask(service, 1)
+    assert order == ["commit", "help", "commit"]
+
+
 @pytest.mark.parametrize("failure", [ServiceProblem("budget_exhausted"), LedgerError("The disk is full.")])
 def test_failed_charge_drops_clean_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: ScoreShieldError
@@ -361,3 +476,125 @@ def test_rankings_are_stored_as_canonical_json(scores: list[float] | None) -> No
     packed = ranking.pack()
     assert packed.content == write_canonical_json(vars(ranking)).encode("ascii")
     assert parse_ranking(packed.content) == ranking
+
+
+@pytest.mark.parametrize("way", ["reload", "replica"])
+def test_answer_that_is_computed_outlives_a_change_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A charged answer on older data that is being computed is not lost, and its caller gets it."""
+    service = open_service(tmp_path)
+    book = service.collections["docs"]._book
+    draw, later = book._draw, []
+
+    def draw_slowly(*arguments: Any) -> Any:
+        write_collection(tmp_path / "docs.npz", seed=1)
+        if way == "reload":
+            service.reload(service.policy)
+        newer = service if way == "reload" else open_service(tmp_path)
+        later.append(ask(newer, 1))
+        return draw(*arguments)
+
+    monkeypatch.setattr(book, "_draw", draw_slowly)
+    first = ask(service, 1)
+    assert first != later[0]
+    assert service.collections["docs"].account.spent == 2.0
+    assert read_seeds(service) == [None, None]
+    write_collection(tmp_path / "docs.npz", seed=0)
+    service.reload(service.policy)
+    assert ask(service, 1) == first  # it was stored for its own data
+
+
+@pytest.mark.parametrize(("minutes", "is_lost"), [(9, False), (11, True)])
+def test_charge_of_another_replica_is_lost_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int, is_lost: bool
+) -> None:
+    """What another process has charged on older data may be in work there, so it is lost after ten minutes only."""
+    service = open_service(tmp_path)
+    assert run_driver(tmp_path, "after the charge").returncode == -9
+    write_collection(tmp_path / "docs.npz", seed=1)
+    service.reload(service.policy)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(minutes=minutes)
+
+    monkeypatch.setattr("scoreshield.service.pending.datetime", Clock)
+    if is_lost:
+        with pytest.raises(ServiceProblem) as caught:
+            ask(service, 1)
+        assert caught.value.code == "answer_lost"
+        assert read_seeds(service) == [None]
+    else:
+        assert ask(service, 1)
+        assert [seed is None for seed in read_seeds(service)] == [False, True]
+
+
+@pytest.mark.parametrize("way", ["rename", "copy", "copy and charge"])
+def test_older_ledger_under_a_running_service(tmp_path: Path, way: str) -> None:
+    """An older copy of the ledger answers nothing new, also if others have charged it since. The newer one does."""
+    service = open_service(tmp_path)
+    path, older, newer = (tmp_path / f"{name}.db" for name in ("service-docs.ledger", "older", "newer"))
+    first = ask(service, 1)
+    shutil.copy(path, older)
+    second = ask(service, 2)
+    shutil.copy(path, newer)
+    if way == "rename":
+        older.replace(path)
+    else:
+        path.write_bytes(older.read_bytes())  # into the same file
+    other = open_service(tmp_path)  # has not seen what is missing
+    if way == "copy and charge":
+        ask(other, 3)
+        ask(other, 4)
+    entries = len(other.collections["docs"].account.ledger.entries())
+    for served in (2, 5):
+        if served == 2:
+            assert ask(service, served) == second  # it is in memory
+            continue
+        with pytest.raises(ServiceProblem) as caught:
+            ask(service, served)
+        assert (caught.value.code, caught.value.status) == ("ledger_outdated", 503)
+    assert len(other.collections["docs"].account.ledger.entries()) == entries
+    assert ask(service, 1) == first
+    for check in (service.check_databases, lambda: service.reload(service.policy)):
+        with pytest.raises(ServiceProblem, match="The ledger is older than what was charged to it"):
+            check()
+    path.write_bytes(newer.read_bytes())
+    assert ask(service, 5)
+    service.check_databases()
+    assert service.collections["docs"].account.spent == 3.0
+
+
+def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas whose clocks are hours apart charge once and give the same bytes; the ledger notes the clock."""
+    replicas = [open_service(tmp_path), open_service(tmp_path)]
+    for place, hours in enumerate((0, -5, 3)):
+        shifted = datetime.now(UTC) + timedelta(hours=hours)
+        monkeypatch.setattr("scoreshield.privacy.ledger.accounts._get_time", lambda shifted=shifted: shifted)
+        answers = [ask(replica, place) for replica in replicas]
+        assert answers[0] == answers[1]
+    account = replicas[0].collections["docs"].account
+    assert account.spent == 3.0
+    assert [bool(entry.note) for entry in account.entries()] == [False, True, False]
+    assert account.ledger.verify()
+
+
+@pytest.mark.parametrize(
+    ("time", "is_lost"),
+    [
+        ("yesterday", True),
+        ("2020-01-01T00:00:00", True),
+        ("2020-01-01T00:00:00.000000+00:00", True),
+        ("2999-01-01T00:00:00.000000+00:00", False),
+    ],
+)
+def test_time_of_a_pending_charge(time: str, is_lost: bool) -> None:
+    """A time that cannot be read, or has no zone, is that of a damaged row. A clock that is ahead is waited for."""
+    charges = PendingCharges()
+    assert charges.is_lost("entry", time) == is_lost
+    charges.begin("entry")
+    assert not charges.is_lost("entry", time)
+    charges.end("entry", is_left=True)
+    assert charges.is_lost("entry", time)

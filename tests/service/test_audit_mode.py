@@ -47,6 +47,7 @@ def run_audit(policy: Policy, epsilon: float, action: str = "search", releases: 
 
 @pytest.mark.parametrize("action", ["search", "top-k"])
 def test_honest_service(policy: Policy, action: str) -> None:
+    """An audit over HTTP does not call a service broken whose noise is as stated."""
     result = run_audit(policy, 1.0, action)
     assert not result.broken, result.verdict
 
@@ -115,6 +116,8 @@ def test_answers_have_the_form_of_the_service(policy: Policy) -> None:
             ({"query": [1.0] * 7}, "docs/search", "wrong_dimension"),
             ({"embeddings": [[1.0, 2.0], [1.0]]}, "docs/search", "invalid_request"),
             ({"embeddings": []}, "docs/search", "invalid_request"),
+            ({"embeddings": rows[:1]}, "docs/top-k", "invalid_request"),
+            ({"embeddings": [[1e300] * 8] * 4}, "docs/search", "invalid_request"),
             ({}, "other/search", "unknown_collection"),
             ({}, "docs/index", "invalid_request"),
         ):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +42,7 @@ from scoreshield.service.answers import Payer
 from scoreshield.service.application import create_app
 from scoreshield.service.attackers import bound_rates
 from scoreshield.service.core import Service
-from scoreshield.service.dashboard import facts, reports, routes
+from scoreshield.service.dashboard import facts, password, reports, routes
 from scoreshield.service.policy import find_contradictions
 
 POLICY = (
@@ -119,7 +120,7 @@ def list_pages() -> list[str]:
     examples = {"name": "docs", "hash_": "0" * 64, "file": "search.txt", "prefix": "01234567", "name:path": "a.html"}
     examples |= {"path:path": "anything"}
     found = []
-    for route in routes.router.routes:
+    for route in (*routes.router.routes, *password.router.routes):
         path = getattr(route, "path", "")
         if "/static/" not in path and "GET" in getattr(route, "methods", ()):
             found.append(re.sub(r"\{([^}]+)\}", lambda part: examples[part[1]], path))
@@ -190,6 +191,7 @@ def test_entry_of_another_collection(client: TestClient, service: Service) -> No
 def test_roles(
     role: Any, sees_ledger: bool, sees_keys: bool, sees_events: bool, client: TestClient, service: Service
 ) -> None:
+    """Each role sees its pages, and no link to the others."""
     charge(service, "docs", 2)
     sign_in(client, service, role, role)
     page, overview = client.get(DOCS).text, client.get("/dashboard").text
@@ -210,6 +212,20 @@ def test_roles(
 def test_events_are_for_those_who_see_everything(client: TestClient, service: Service) -> None:
     sign_in(client, service, "narrow", "officer", collections=["docs"])
     assert client.get("/dashboard/events").status_code == 404
+
+
+def test_an_officer_sees_who_asked_a_question(client: TestClient, service: Service) -> None:
+    """The entry names the caller, which other callers may see; an event names the person, once for each charge."""
+    token = sign_in(client, service, "ada", "admin")
+    for _ in range(2):  # the second one costs nothing
+        assert ask(client, token, json.dumps(make_query(1))).status_code == 200
+    entry = list_hashes(service, "docs")[-1]
+    found = [one for one in service.events.list_events() if one.kind == "question charged"]
+    assert [(one.author.name, one.subject) for one in found] == [("person:ada", f"docs {entry}")]
+    assert entry in client.get("/dashboard/events").text
+    certificate = client.get(f"{DOCS}/entries/{entry}/certificate.txt")
+    assert certificate.status_code == 200
+    assert "ada" not in certificate.text
 
 
 # ---- Headers, markup and links.
@@ -415,6 +431,62 @@ def test_the_answer_is_the_released_one(client: TestClient, service: Service) ->
     assert "What it is worth" in page
 
 
+@pytest.mark.parametrize(("action", "path", "k"), [("matches", "matches", "50"), ("top_k", "top-k", "3")])
+def test_matches_and_top_k_are_asked_for(action: str, path: str, k: str, client: TestClient, service: Service) -> None:
+    """The page shows the same records as /v1 for one charge, without scores where none is released."""
+    token = sign_in(client, service, "ada", "admin")
+    box = f"{SEARCH}?action={action}"
+    text = " ".join(client.get(box).text.split())
+    assert f'action={action}" aria-current="page"' in text
+    offer = re.search(r'name="offer" value="(\w+)"', text)
+    assert offer is not None
+    query = json.dumps(make_query(2))
+    fields = {"form_token": token, "offer": offer[1], "action": action, "query": query, "k": k}
+    page = client.post(SEARCH, data=fields)
+    assert page.status_code == 200
+    assert client.post(SEARCH, data=fields).text == page.text
+    answer = client.post(
+        f"/v1/collections/docs/{path}", json={"query": make_query(2)}, headers=make_headers(service)
+    ).json()
+    assert spent(service) == 1.0
+    shown = re.findall(r"<th scope=\"row\"[^>]*>([^<]*)</th>", page.text)
+    assert shown == [hit["id"] for hit in answer["hits"]][: int(k)]
+    assert shown
+    assert "Released score" not in page.text
+    assert f"{DOCS}/entries/{answer['entry']}" in page.text
+
+
+def test_the_offer_of_another_question_is_not_charged(client: TestClient, service: Service) -> None:
+    """A form names the question whose cost its page showed."""
+    token = sign_in(client, service, "ada", "admin")
+    query = json.dumps(make_query(2))
+    for action in ("matches", "top_k"):
+        answer = ask(client, token, query, action=action, k="3")  # with the offer of a search
+        assert (answer.status_code, answer.headers.get("x-problem-code")) == (409, None)
+        assert "nothing was charged" in answer.text
+    for unknown in ("index", "entries", "everything", "<b>"):
+        assert client.get(SEARCH, params={"action": unknown}).status_code == 404
+        assert ask(client, token, query, action=unknown).status_code == 404
+    assert spent(service) == 0.0
+
+
+def test_a_caller_without_searches_has_the_other_questions(tmp_path: Path) -> None:
+    """The box asks what the policy grants, and nothing else."""
+    content = write_dashboard_policy(tmp_path)
+    content["callers"]["app"]["collections"]["docs"] = {"actions": ["top_k"]}
+    service = open_service(tmp_path, content)
+    with TestClient(create_app(service), headers=HTML, follow_redirects=False) as client:
+        token = sign_in(client, service, "ada", "admin")
+        assert f'href="{SEARCH}"' in client.get("/dashboard").text
+        page = client.get(SEARCH).text
+        assert "action=" not in page.replace('action="', "")  # one question needs no choice
+        assert 'name="action" value="top_k"' in page
+        assert client.get(SEARCH, params={"action": "search"}).status_code == 404
+        assert ask(client, token, json.dumps(make_query(1)), action="search").status_code == 404
+        assert ask(client, token, json.dumps(make_query(1)), action="top_k", k="3").status_code == 200
+        assert spent(service) == 1.0
+
+
 @pytest.mark.parametrize(
     ("query", "k"),
     [
@@ -482,9 +554,60 @@ def test_exhausted_budget_and_allowance(client: TestClient, service: Service) ->
     assert "allowance of this caller" in answer.text
     assert spent(service, "secret") == before
     assert ask(client, token, json.dumps(make_query(0)), path).status_code == 200  # a stored answer is free
+    assert "used up" not in client.get(DOCS).text
     charge(service, "docs", 20)
     assert ask(client, token, json.dumps(make_query(9))).status_code == 403
     assert spent(service) == 20
+    for shown in (client.get(DOCS).text, client.get("/dashboard").text):
+        assert "used up" in shown
+        assert "20 charges in the last 7 days. The budget covers no new answer." in " ".join(shown.split())
+    assert "Spend ε" not in client.get(SEARCH).text  # the button spends nothing now
+
+
+def test_a_question_that_noise_would_answer_says_so(client: TestClient, service: Service, tmp_path: Path) -> None:
+    """The page warns before the charge where the prediction is useless, and not where it is useful."""
+    sign_in(client, service, "ada", "admin")
+    weak = "chosen by noise"
+    assert weak in client.get(SEARCH).text  # epsilon 1
+    (tmp_path / "strong").mkdir()
+    content = write_dashboard_policy(tmp_path / "strong")
+    content["collections"]["docs"]["budget"] = {"epsilon": 900.0}
+    content["collections"]["docs"]["search"] = {"mechanism": "staircase", "epsilon": 60.0}
+    strong = open_service(tmp_path / "strong", content)
+    with TestClient(create_app(strong), headers=HTML, follow_redirects=False) as other:
+        sign_in(other, strong, "ada", "admin")
+        assert weak not in other.get(SEARCH).text
+
+
+def test_pages_say_what_a_restored_backup_means(client: TestClient, service: Service) -> None:
+    """Those who read entries find it beside the head; a reader has no head."""
+    for role, is_shown in (("officer", True), ("reader", False)):
+        sign_in(client, service, f"p{role}", role, collections=["docs"])  # type: ignore[arg-type]
+        for path in ("/dashboard", DOCS):
+            assert ("restored from a backup" in client.get(path).text) == is_shown
+
+
+def test_many_collections_are_a_table(tmp_path: Path) -> None:
+    """More than a few collections are shown as rows, with the same facts."""
+    content = write_policy()
+    docs = content["collections"]["docs"]
+    for place in range(facts.MOST_CARDS):
+        write_collection(tmp_path / f"c{place}.npz", seed=place + 1)
+        content["collections"][f"c{place}"] = {**docs, "file": f"c{place}.npz"}
+    service = open_service(tmp_path, content)
+    charge(service, "c1", 3)
+    with TestClient(create_app(service), headers=HTML, follow_redirects=False) as client:
+        sign_in(client, service, "few", "officer", collections=[f"c{place}" for place in range(facts.MOST_CARDS)])
+        page = client.get("/dashboard").text
+        assert page.count('class="card"') == facts.MOST_CARDS
+        assert "<table" not in page
+        sign_in(client, service, "ada", "officer", collections=None)
+        page = " ".join(client.get("/dashboard").text.split())
+        assert 'class="card"' not in page
+        assert page.count('<th scope="row"') == facts.MOST_CARDS + 1
+        assert 'aria-valuetext="17 of epsilon 20 left, 3 spent"' in page
+        assert "17 searches, 17 match answers, 17 top-k answers" in page
+        assert "3 charges in the last 7 days. At this rate" in page
 
 
 def test_who_may_ask(client: TestClient, service: Service) -> None:
@@ -542,6 +665,34 @@ def test_a_repeated_text_is_the_same_query(tmp_path: Path, monkeypatch: pytest.M
             twins = list(pool.map(lambda _: ask(client, token, "Another question"), range(2)))
         assert [one.status_code for one in twins] == [200, 200]
         assert spent(service) == 2.0
+
+
+def test_slow_embedder_leaves_threads_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the embedder of one collection answers no form, other collections are searched."""
+    service = open_service(tmp_path, write_dashboard_policy(tmp_path, collection={"embedder": "hashing"}))
+    embedder, may_end = service.collections["docs"]._embedder, threading.Event()
+    assert embedder is not None
+    monkeypatch.setattr(embedder, "_encode", lambda texts: may_end.wait(60) and np.ones((len(texts), 16)))
+    headers = make_headers(service)
+    with (
+        TestClient(create_app(service), headers=HTML, follow_redirects=False) as client,
+        ThreadPoolExecutor(50) as pool,
+    ):
+        token = sign_in(client, service, "ada", "admin")
+        try:
+            offer = re.search(r'name="offer" value="(\w+)"', client.get(SEARCH).text)
+            assert offer is not None
+            fields = {"form_token": token, "offer": offer[1], "k": "5"}
+            forms = [pool.submit(client.post, SEARCH, data={**fields, "query": str(place)}) for place in range(45)]
+            time.sleep(2)
+            other = pool.submit(
+                client.post, "/v1/collections/secret/search", headers=headers, json={"query": make_query(1)}
+            )
+            assert other.result(20).status_code == 200
+        finally:
+            may_end.set()
+        assert {one.result(60).status_code for one in forms} == {200}
+    assert spent(service) == 1.0  # all of them have the same vector
 
 
 # ---- Keys.
@@ -611,6 +762,37 @@ def test_an_admin_of_some_collections(client: TestClient, service: Service) -> N
     fields = {"form_token": token, "once": find_once(client), "caller": "app", "collection.docs": "1"}
     assert client.post("/dashboard/keys", data=fields).status_code == 200
     assert all(key.revoked is None for key in service.keys.list_keys())
+
+
+def test_admins_of_everything_see_the_people(client: TestClient, service: Service) -> None:
+    """They read who signs in, and which command adds someone. An admin of some collections does not."""
+    service.people.create("eve", "officer", ("docs",), None)
+    service.people.disable("eve")
+    sign_in(client, service, "ada", "admin")
+    page = client.get("/dashboard/keys").text
+    assert "scoreshield serve people create" in page
+    row = next(row for row in page.split("<tr") if ">eve<" in row)
+    for fact in ("officer", "docs", "by the provider", "disabled"):
+        assert f">{fact}<" in row
+    sign_in(client, service, "dora", "admin", collections=["docs"])
+    page = client.get("/dashboard/keys").text
+    assert "serve people create" not in page
+    assert ">eve<" not in page
+
+
+def test_page_of_an_entry_begins_with_the_warnings(tmp_path: Path) -> None:
+    """The page says what the certificate as text says first."""
+    service = open_service(
+        tmp_path, write_dashboard_policy(tmp_path, collection={"search": {"mechanism": "laplace", "epsilon": 9.0}})
+    )
+    charge(service, "docs", 1)
+    with TestClient(create_app(service), headers=HTML, follow_redirects=False) as client:
+        sign_in(client, service, "ada", "officer")
+        path = f"{DOCS}/entries/{list_hashes(service, 'docs')[0]}"
+        page, text = client.get(path).text, client.get(f"{path}/certificate.txt").text
+    assert "WARNING: this release hides practically nothing" in " ".join(text.split())
+    assert "WARNING: this release hides practically nothing" in page
+    assert page.index("WARNING") < page.index("Verdict")
 
 
 @pytest.mark.parametrize("change", [{"days": "0.5"}, {"days": "99999"}, {"caller": "nobody-here"}, {"days": "-1"}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
 from browser_scripts import CONTRAST
+from browser_support import Visit, needs_chromium, open_browser
 from service_support import make_query, open_service, serve, write_policy
 
 from scoreshield.service.answers import Payer
@@ -22,22 +22,20 @@ from scoreshield.service.core import Service
 from scoreshield.service.dashboard import facts
 from scoreshield.service.embedding import hash_texts
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
+pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
+pytestmark = needs_chromium
 
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PASSWORD = "a quiet lake at noon"
 TEXTS = [f"Letter {place} about {('cough', 'fever', 'headache', 'knee')[place % 4]}" for place in range(120)]
-PAGES = ["", "/collections/letters", "/collections/docs/search", "/keys", "/reports", "/events", "/nothing"]
+PAGES = [
+    "",
+    "/collections/letters",
+    "/collections/docs/search",
+    "/collections/docs/search?action=matches",
+    "/keys",
+    "/reports",
+]
+PAGES += ["/events", "/password", "/nothing"]
 
 # Controls, tables and pictures without a name for screen readers.
 NAMELESS = """() => {
@@ -105,41 +103,25 @@ def address(service: Service) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as engine:
-        opened = engine.chromium.launch(executable_path=CHROMIUM, headless=True, args=QUIET)
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
-class Visit:
-    """A signed-in browser, and everything that it asked for or complained about."""
+class SignedInVisit(Visit):
+    """A visit of someone who is signed in."""
 
     def __init__(
         self, browser: Any, service: Service, address: str, width: int, scheme: str = "light", **settings: Any
     ) -> None:
+        super().__init__(browser, width, scheme, base_url=address, **settings)
         self.address = address
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 844}, color_scheme=scheme, base_url=address, **settings
-        )
         self.context.add_cookies(
             [{"name": "scoreshield-session", "value": service.people.start_session("ada"), "url": address}]
         )
-        self.page = self.context.new_page()
-        self.hosts: set[str] = set()
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
 
     def check(self) -> None:
         """Check that nothing came from elsewhere, and that the browser has no complaint but a missing page."""
-        assert self.hosts == {urlsplit(self.address).netloc}
+        assert {urlsplit(url).netloc for url in self.requests} == {urlsplit(self.address).netloc}
         assert [text for text in self.complaints if "404" not in text] == []
 
 
@@ -147,7 +129,7 @@ class Visit:
 def test_pages_read_well(width: int, scheme: str, browser: Any, service: Service, address: str) -> None:
     """No page scrolls sideways, has pale text or a control without a name, or complains."""
     entry = service.collections["letters"].account.ledger.entries()[0].hash
-    with Visit(browser, service, address, width, scheme) as visit:
+    with SignedInVisit(browser, service, address, width, scheme) as visit:
         for path in (*PAGES, f"/collections/letters/entries/{entry}"):
             visit.page.goto(f"/dashboard{path}")
             visit.page.evaluate("document.querySelectorAll('details').forEach(item => { item.open = true; })")
@@ -168,7 +150,7 @@ def test_pages_read_well(width: int, scheme: str, browser: Any, service: Service
 
 
 def test_meters_have_names_and_values(browser: Any, service: Service, address: str) -> None:
-    with Visit(browser, service, address, 1280) as visit:
+    with SignedInVisit(browser, service, address, 1280) as visit:
         visit.page.goto("/dashboard")
         meter = visit.page.get_by_role("meter", name="Budget of docs that is left")
         assert meter.get_attribute("aria-valuetext") == "2 of epsilon 20 left, 18 spent"
@@ -192,7 +174,7 @@ def focus_by_tab(page: Any, role: str, name: str, most: int = 60) -> None:
 
 def test_keyboard_from_sign_in_to_an_answer(browser: Any, service: Service, address: str) -> None:
     """A person without a mouse signs in, opens a collection, asks, and reads the answer beside what it is worth."""
-    with Visit(browser, service, address, 1280) as visit:
+    with SignedInVisit(browser, service, address, 1280) as visit:
         visit.context.clear_cookies()
         page = visit.page
         page.goto("/")
@@ -232,7 +214,7 @@ def test_double_click_and_reload(browser: Any, service: Service, address: str) -
     """With and without JavaScript, a double click is one charge, and a reload is none."""
     for has_script in (True, False):
         before = count_entries(service, "letters")
-        with Visit(browser, service, address, 1280, java_script_enabled=has_script) as visit:
+        with SignedInVisit(browser, service, address, 1280, java_script_enabled=has_script) as visit:
             page = visit.page
             page.goto("/dashboard/collections/letters/search")
             page.fill("#query", f"a question with script: {has_script}")
@@ -251,7 +233,7 @@ def test_double_click_and_reload(browser: Any, service: Service, address: str) -
 
 def test_keys_without_script(browser: Any, service: Service, address: str) -> None:
     """A key is made and revoked without JavaScript; the button that copies is not shown then."""
-    with Visit(browser, service, address, 390, java_script_enabled=False) as visit:
+    with SignedInVisit(browser, service, address, 390, java_script_enabled=False) as visit:
         page = visit.page
         page.goto("/dashboard/keys")
         page.select_option("#caller", "app")
@@ -270,7 +252,7 @@ def test_copy_and_pages_of_entries(
 ) -> None:
     """The head can be copied, and older entries come without a new page."""
     monkeypatch.setattr(facts, "ENTRIES_PER_PAGE", 5)
-    with Visit(browser, service, address, 1280) as visit:
+    with SignedInVisit(browser, service, address, 1280) as visit:
         visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = visit.page
         page.goto("/dashboard")
@@ -289,7 +271,7 @@ def test_copy_and_pages_of_entries(
 
 def test_checks_find_planted_faults(browser: Any, service: Service, address: str) -> None:
     """The checks of names and of contrast find a field without a label, and pale text."""
-    with Visit(browser, service, address, 1280) as visit:
+    with SignedInVisit(browser, service, address, 1280) as visit:
         visit.page.goto("/dashboard/keys")
         visit.page.evaluate("document.querySelector('label[for=days]').remove()")
         visit.page.evaluate("document.querySelector('nav').removeAttribute('aria-label')")
@@ -301,10 +283,33 @@ def test_checks_find_planted_faults(browser: Any, service: Service, address: str
 
 def test_a_report_runs_nothing(browser: Any, service: Service, address: str) -> None:
     """A report keeps its styles, and its scripts do not run."""
-    with Visit(browser, service, address, 1280) as visit:
+    with SignedInVisit(browser, service, address, 1280) as visit:
         visit.page.goto("/dashboard/reports")
         visit.page.get_by_role("link", name="plan.html").click()
         visit.page.wait_for_url("**/plan.html")
         assert visit.page.title() == "A plan"
         assert visit.page.evaluate("getComputedStyle(document.querySelector('p')).color") == "rgb(1, 2, 3)"
         assert re.search("script", " ".join(visit.complaints))  # the browser says that it did not run one
+
+
+def test_password_by_keyboard(browser: Any, service: Service, address: str) -> None:
+    """A person changes the password without a mouse, stays signed in, and signs in by the new one."""
+    service.people.create("eve", "reader", [], PASSWORD)
+    with SignedInVisit(browser, service, address, 390, "dark") as visit:
+        visit.context.clear_cookies()
+        cookie = {"name": "scoreshield-session", "value": service.people.start_session("eve"), "url": address}
+        visit.context.add_cookies([cookie])
+        page = visit.page
+        page.goto("/dashboard")
+        focus_by_tab(page, "link", "Password")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/password")
+        focus_by_tab(page, "textbox", "Password that you have now")
+        for text in (PASSWORD, "another quiet lake", "another quiet lake"):
+            page.keyboard.type(text)
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/password?changed=yes")
+        assert "Your other sessions have ended" in page.get_by_role("status").inner_text()
+        visit.check()
+    assert service.people.sign_in("eve", "another quiet lake", "")

@@ -27,7 +27,7 @@ from scoreshield.service.core import Service
 from scoreshield.service.policy import RatePolicy
 from scoreshield.service.problems import ServiceProblem
 from scoreshield.service.rates import SharedRateLimiter
-from scoreshield.service.server import limit_heads
+from scoreshield.service.server import limit_connections
 from scoreshield.service.tables import InstallationDatabase
 
 SEARCH = "/v1/collections/docs/search"
@@ -125,14 +125,14 @@ def test_large_head(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def serve_limited(folder: Path, http: str, largest: int, seconds: float) -> Iterator[str]:
-    """Serve with limits of the head, by one of Uvicorn's parsers; yields the address."""
+def serve_limited(folder: Path, http: str, largest: int, seconds: float, app: Any = None) -> Iterator[str]:
+    """Serve with limits of connections, by one of Uvicorn's parsers; yields the address."""
     implementation = pytest.importorskip(f"uvicorn.protocols.http.{http}_impl", reason=f"needs: pip install {http}")
     base = implementation.H11Protocol if http == "h11" else implementation.HttpToolsProtocol
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scoreshield.service.server.AutoHTTPProtocol", base)
-        protocol = limit_heads(largest, seconds)
-    app = create_app(open_service(folder))
+        protocol = limit_connections(largest, seconds)
+    app = create_app(open_service(folder)) if app is None else app
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, log_config=None, ws="none", http=protocol, timeout_keep_alive=1)
     )
@@ -168,6 +168,87 @@ def test_head_without_end(tmp_path: Path, http: str) -> None:
         parts = [b"GET /livez HTTP/1.1\r\n", *[b"x-a: " + b"b" * 1000 + b"\r\n"] * 20]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # closed while the rest was sent
             assert b" 200 " not in exchange(address, *parts)  # a connection that stays open fails by its time-out
+
+
+def open_slow_reader(address: str, request: bytes) -> socket.socket:
+    """Send a request on a connection whose buffer for answers is small, and read nothing."""
+    host, port = address.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(15)
+    connection.connect((host, int(port)))
+    connection.sendall(request)
+    return connection
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_clients_that_read_nothing(tmp_path: Path, http: str) -> None:
+    """Clients that take no answer lose their connection, so they do not hold all requests at a time."""
+    service = open_limited(tmp_path, most_requests=3)
+    with serve_limited(tmp_path, http, 2048, 0.5, create_app(service)) as address:
+        request = b"GET /openapi.json HTTP/1.1\r\nhost: here\r\n\r\n"
+        slow = [open_slow_reader(address, request * 100) for _ in range(3)]
+
+        def ask() -> bytes:
+            time.sleep(0.1)
+            return exchange(address, b"GET /v1/collections HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")[:12]
+
+        end = time.monotonic() + 20
+        while ask() != b"HTTP/1.1 503" and time.monotonic() < end:  # until nothing more fits into their buffers
+            pass
+        while (last := [ask() for _ in range(5)]) != [b"HTTP/1.1 401"] * 5:
+            assert time.monotonic() < end, last
+        for connection in slow:
+            connection.close()
+
+
+CONTENT = b"a" * 2**24
+
+
+async def send_content(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with more bytes than the system keeps for a connection."""
+    del receive
+    if scope["type"] == "http":
+        headers = [(b"content-length", str(len(CONTENT)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": CONTENT})
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+@pytest.mark.parametrize("end", [b"", b"connection: close\r\n"], ids=["kept", "closed"])
+@pytest.mark.parametrize("most", [2**16, 2**26], ids=["waits", "is written"])
+def test_rest_of_an_answer(tmp_path: Path, http: str, end: bytes, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection whose client takes nothing ends, while the application waits and after all was written."""
+    implementation = pytest.importorskip(f"uvicorn.protocols.http.{http}_impl", reason=f"needs: pip install {http}")
+    base = implementation.H11Protocol if http == "h11" else implementation.HttpToolsProtocol
+    begin = base.connection_made
+
+    def connect(self: Any, transport: Any) -> None:
+        transport.set_write_buffer_limits(most)
+        begin(self, transport)
+
+    monkeypatch.setattr(base, "connection_made", connect)
+    with serve_limited(tmp_path, http, 2048, 0.5, send_content) as address:
+        with open_slow_reader(address, b"GET / HTTP/1.1\r\nhost: here\r\n" + end + b"\r\n") as connection:
+            time.sleep(3)  # longer than an idle connection lives
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(2**18):
+                    received += len(part)
+        assert 0 < received < len(CONTENT)
+
+
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_client_that_reads_slowly(tmp_path: Path, http: str) -> None:
+    """A client that takes a large answer in small parts gets all of it, however long that takes."""
+    with serve_limited(tmp_path, http, 2048, 0.5, send_content) as address:
+        begin, received = time.monotonic(), 0
+        with open_slow_reader(address, b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n") as connection:
+            while part := connection.recv(2**18):
+                received += len(part)
+                time.sleep(0.0002)
+        assert received > len(CONTENT)
+        assert time.monotonic() - begin > 0.6
 
 
 def test_requests_at_a_time(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from service_support import (
     make_query,
     open_service,
     serve,
+    spent,
     write_policy,
 )
 
@@ -39,10 +40,6 @@ CALLERS = {"other": {"role": "reader", "collections": {"docs": {"actions": ["mat
 def service(tmp_path: Path) -> Service:
     content = write_policy(callers=CALLERS, collection={"embedder": "hashing", "budget": {"epsilon": 3.0}})
     return open_service(tmp_path, content)
-
-
-def spent(service: Service) -> float:
-    return service.collections["docs"].account.spent
 
 
 def ask(service: Service, work: Callable[[Client], Awaitable[None]], caller: str = "app", mode: str = "auto") -> None:
@@ -115,6 +112,19 @@ def test_errors_are_results(service: Service) -> None:
 
     ask(service, work)
     assert spent(service) == 3.0
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e999", "[2001, NaN]", "9" * 5000])
+def test_numbers_that_cannot_be_signed_cost_nothing(service: Service, value: str) -> None:
+    """A filter with a value that JSON does not know, or that is too long, is rejected before the charge."""
+    body = f'{{"collection": "docs", "query": {make_query(1)}, "filter": {{"year": {value}}}}}'
+    call = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {{"name": "search", "arguments": {body}}}}}'
+    headers = {**make_headers(service), "accept": "application/json, text/event-stream"}
+    headers |= {"content-type": "application/json", "mcp-protocol-version": "2025-06-18"}
+    with TestClient(create_app(service)) as client:
+        answer = client.post("/mcp", content=call, headers=headers)
+    assert answer.status_code == 400 or answer.json()["result"]["structuredContent"]["code"] == "invalid_request"
+    assert spent(service) == 0.0
 
 
 def test_action_must_be_granted(service: Service) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,24 @@ def test_traces_by_policy(tmp_path: Path) -> None:
     before = trace.get_tracer_provider()
     with TestClient(create_app(service)):  # its end shuts the provider down
         assert trace.get_tracer_provider() is before
+
+
+def test_messages_of_libraries_are_not_written() -> None:
+    """What an embedder, a driver or a warning says stays out of the log; that it said something does not."""
+    code = """if True:
+        import logging, warnings
+        from scoreshield.service.logs import start_logs
+        start_logs()
+        logging.getLogger("some.embedder").warning("too long: %s", "my private question")
+        try:
+            raise ValueError("my private question")
+        except ValueError:
+            logging.getLogger("asyncio").exception("my private question")
+        logging.error("my private question")
+        warnings.warn("my private question")
+    """
+    written = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert "private" not in written
+    lines = [json.loads(line) for line in written.splitlines()]
+    assert [line["event"] for line in lines] == ["some.embedder", "asyncio", "root", "py.warnings"]
+    assert lines[1]["error"] == "ValueError"

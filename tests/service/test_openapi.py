@@ -19,6 +19,8 @@ PATHS = {
     "/collections/{name}/exists",
     "/collections/{name}/points/query",
     "/collections/{name}/points/query/batch",
+    "/collections/{name}/points/search",
+    "/collections/{name}/points/search/batch",
     "/livez",
     "/metrics",
     "/readyz",
@@ -36,6 +38,8 @@ PATHS = {
     "/v1/keys/{prefix}",
     "/v1/keys/{prefix}/rotate",
     "/v1/signing-keys",
+    "/v1/vector_stores",
+    "/v1/vector_stores/{name}",
     "/v1/vector_stores/{name}/search",
 }
 

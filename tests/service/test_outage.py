@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
-from service_support import TestClient, make_headers, make_query, open_service, write_policy
+from service_support import TestClient, make_headers, make_query, open_service, spent, write_policy
 
 import scoreshield as ss
 from scoreshield.errors import LedgerError
@@ -21,7 +21,6 @@ from scoreshield.privacy.ledger import sqlite
 from scoreshield.service import access, tables
 from scoreshield.service.answers import AnswerBook
 from scoreshield.service.application import create_app
-from scoreshield.service.core import Service
 
 SEARCH = "/v1/collections/docs/search"
 
@@ -39,10 +38,6 @@ def server() -> Iterator[Any]:
             pytest.skip(f"PostgreSQL cannot run here: {str(error).splitlines()[0]}")
         yield started
         started.cleanup()
-
-
-def spent(service: Service) -> float:
-    return service.collections["docs"].account.spent
 
 
 def test_server_goes_away_and_comes_back(tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,22 @@ pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 import yaml
 from argon2 import PasswordHasher
 from fastapi import Depends
-from service_support import TestClient, make_headers, open_service, sign_in, write_collection, write_policy
+from service_support import (
+    TestClient,
+    make_headers,
+    make_policy,
+    open_service,
+    sign_in,
+    write_collection,
+    write_policy,
+)
 
 from scoreshield import cli
 from scoreshield.errors import InvalidInput
 from scoreshield.service import people as people_module
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
+from scoreshield.service.events import Author, Event
 from scoreshield.service.logs import JsonFormatter
 from scoreshield.service.pages import PAGE_POLICY, make_page
 from scoreshield.service.people import PeopleTable, Person, group_address, make_password
@@ -684,3 +693,29 @@ def test_person_opens_no_query_path(client: TestClient, service: Service) -> Non
     for path in ("/v1/collections", "/v1/collections/docs/entries", "/v1/signing-keys"):
         assert client.get(path).json()["code"] == "missing_key"
     assert client.get("/v1/collections", headers=make_headers(service)).status_code == 200
+
+
+def test_old_events_end(tmp_path: Path) -> None:
+    """Events that are older than the policy keeps them end at a start, at a reload and before they are shown."""
+    service = open_service(tmp_path)
+    now = datetime.now(UTC)
+    for days in (1, 29, 31, 400):
+        service.events.record(Event("signed in", Author("person:ada"), "ada", now - timedelta(days=days)))
+
+    def count_days() -> list[int]:
+        return sorted((now - event.time).days for event in service.events.list_events() if event.time is not None)
+
+    service.reload(service.policy)
+    assert count_days() == [1, 29, 31, 400]  # without the setting they are kept
+    content = write_policy()
+    content["installation"]["event_days"] = 300
+    service.reload(make_policy(tmp_path, content))
+    assert count_days() == [1, 29, 31]
+    content["installation"]["event_days"] = 30
+    open_service(tmp_path, content)
+    assert count_days() == [1, 29]
+    service.events.record(Event("signed in", Author("person:ada"), "ada", now - timedelta(days=301)))
+    with TestClient(create_app(service)) as client:
+        sign_in(client, service, "root")
+        assert "signed in" in client.get("/dashboard/events").text
+    assert 301 not in count_days()

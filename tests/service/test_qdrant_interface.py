@@ -22,6 +22,7 @@ from service_support import (
     make_rows,
     open_service,
     serve,
+    spent,
     write_policy,
 )
 
@@ -47,6 +48,7 @@ def open_texts(folder: Path, **collection: Any) -> Service:
             "text": texts,
             "content": texts,
             "metadata.year": places % 5 + 2000,
+            "meta.year": places % 5 + 2000,
             "year": places % 5 + 2000,
             "secret": places,
         },
@@ -63,10 +65,6 @@ def service(tmp_path: Path) -> Service:
 def http(service: Service) -> Iterator[TestClient]:
     with TestClient(create_app(service), headers=make_headers(service)) as client:
         yield client
-
-
-def spent(service: Service) -> float:
-    return service.collections["docs"].account.spent
 
 
 def test_real_client(service: Service, recwarn: pytest.WarningsRecorder) -> None:
@@ -219,14 +217,15 @@ def test_llama_index(tmp_path: Path) -> None:
         client.close()
 
 
-def test_haystack(tmp_path: Path) -> None:
-    """Haystack's own retriever for Qdrant searches, with its filters."""
+@pytest.mark.parametrize("name", ["meta.year", "year"])
+def test_haystack(tmp_path: Path, name: str) -> None:
+    """Haystack's own retriever for Qdrant searches, with its filters. Its own stores name metadata ``meta.NAME``."""
     reason = "needs: pip install 'qdrant-haystack>=13.1'"
     retrievers = pytest.importorskip("haystack_integrations.components.retrievers.qdrant", reason=reason)
     from haystack.utils import Secret
     from haystack_integrations.document_stores.qdrant import QdrantDocumentStore
 
-    service = open_texts(tmp_path, fields=["content", "year"])
+    service = open_texts(tmp_path, fields=["content", name])
     with serve(service) as address:
         secret = Secret.from_token(make_key(service))
         store = QdrantDocumentStore(url=address, api_key=secret, index="docs", embedding_dim=DIMENSION)
@@ -236,7 +235,7 @@ def test_haystack(tmp_path: Path) -> None:
         for document in found:
             assert document.meta == {"year": int(document.content.removeprefix("text ")) % 5 + 2000}
         assert spent(service) == 1.0
-        filters = {"field": "year", "operator": "in", "value": [2001]}
+        filters = {"field": name, "operator": "in", "value": [2001]}
         late = retriever.run(query_embedding=make_query(1), filters=filters)["documents"]
         assert {document.meta["year"] for document in late} == {2001}
         assert spent(service) == 1.0
@@ -377,7 +376,7 @@ BAD_BODIES: dict[str, tuple[Any, str]] = {
     "several vectors": ({"query": [make_query(1)]}, "not_offered"),
     "sample": ({"query": {"sample": "random"}}, "not_offered"),
     "vectors": ({"query": make_query(1), "with_vector": ["a"]}, "not_offered"),
-    "prefetch": ({"query": make_query(1), "prefetch": []}, "not_offered"),
+    "prefetch": ({"query": make_query(1), "prefetch": [{"query": make_query(1)}]}, "not_offered"),
     "lookup": ({"query": make_query(1), "lookup_from": {"collection": "docs"}}, "not_offered"),
     "ids in filter": ({"query": make_query(1), "filter": {"must": [{"has_id": [1]}]}}, "not_offered"),
     "text in filter": (
@@ -422,6 +421,44 @@ BAD_BODIES: dict[str, tuple[Any, str]] = {
 }
 
 
+def test_queries_of_older_clients(http: TestClient, service: Service) -> None:
+    """qdrant-client 1.12 writes an empty list of prefetches, which asks for nothing."""
+    body = {"prefetch": [], "query": make_query(1), "params": None, "limit": 3, "with_payload": True}
+    assert http.post(QUERY, json=body).status_code == 200
+    assert spent(service) == 1.0
+
+
+def test_older_form_of_searches(http: TestClient, service: Service) -> None:
+    """Clients before 1.16, and those of JavaScript, send ``/points/search``: the same points for the same charge."""
+    query = make_query(1)
+    newer = http.post(QUERY, json={"query": query, "limit": 5, "with_payload": True}).json()["result"]["points"]
+    # As qdrant-client 1.15.1 and LangChain for JavaScript write it.
+    older = {"vector": query, "limit": 5, "offset": 0, "with_payload": True, "with_vector": False}
+    answer = http.post("/collections/docs/points/search", json=older)
+    assert answer.status_code == 200
+    assert answer.json()["result"] == newer
+    assert find_signature_fault(answer.json(), service.key.signing_keys[0].public) is None
+    script = {"vector": query, "limit": 5, "with_payload": ["metadata"], "with_vector": False}
+    points = http.post("/collections/docs/points/search", json=script).json()["result"]
+    assert [point["payload"].keys() for point in points] == [{"metadata"}] * 5
+    named = {"vector": {"name": "", "vector": query}, "limit": 5, "with_payload": True, "params": {"hnsw_ef": 8}}
+    assert http.post("/collections/docs/points/search", json=named).json()["result"] == newer
+    least = newer[2]["score"]
+    best = http.post("/collections/docs/points/search", json={**older, "score_threshold": least}).json()["result"]
+    assert best == newer[:3]
+    of_2003 = {"must": [{"key": "metadata.year", "match": {"value": 2003}}]}
+    searches = [{**older, "limit": 3, "offset": 2}, {**older, "filter": of_2003}]
+    results = http.post("/collections/docs/points/search/batch", json={"searches": searches}).json()["result"]
+    assert results[0] == newer[2:]
+    assert {point["payload"]["metadata"]["year"] for point in results[1]} == {2003}
+    assert spent(service) == 1.0
+    for body, code in (({}, 422), ({**older, "vector": [1.0]}, 422), ({**older, "exact": True}, 422)):
+        rejected = http.post("/collections/docs/points/search", json=body)
+        assert rejected.status_code == code
+        assert rejected.json().keys() == {"result", "status", "time", "usage"}
+    assert spent(service) == 1.0
+
+
 @pytest.mark.parametrize("case", BAD_BODIES.values(), ids=BAD_BODIES.keys())
 def test_bad_bodies(http: TestClient, service: Service, case: tuple[Any, str]) -> None:
     """What is wrong or would show more than a ranking is one sentence in Qdrant's form, and is free."""
@@ -444,15 +481,17 @@ def test_filters_of_a_batch_count_together(http: TestClient) -> None:
 
 
 def test_paths_about_records_are_rejected(http: TestClient) -> None:
-    """Other paths of Qdrant answer with the same sentence, whatever is asked, and need a key too."""
-    found = set()
-    paths = ("scroll", "count", "search", "recommend", "discover", "query/groups", "delete", "payload", "")
+    """Other paths of Qdrant answer with a sentence of their own, whatever is asked, and need a key too."""
+    paths = ("scroll", "count", "recommend", "discover", "query/groups", "delete", "payload", "")
     for path in paths:
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
-            answer = http.request(method, f"/collections/docs/points/{path}", json={"ids": [1], "with_vector": True})
-            found.add((answer.status_code, answer.content))
-    assert len(found) == 1
-    assert next(iter(found))[0] == 403
+            found = set()
+            for name in ("docs", "cats"):
+                for body in ({"ids": [1], "with_vector": True}, {"filter": {}}, None):
+                    answer = http.request(method, f"/collections/{name}/points/{path}", json=body)
+                    found.add((answer.status_code, answer.content))
+            assert len(found) == 1
+            assert next(iter(found))[0] == 403
     assert http.get("/collections/docs/points/1").status_code == 403
     assert http.put("/collections/new").status_code == 403
     assert http.post("/collections/docs/points/scroll", headers={"authorization": ""}).status_code == 401
@@ -463,6 +502,14 @@ def test_bad_json(http: TestClient) -> None:
         answer = http.post(QUERY, content=content, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422)
         assert answer.json()["status"]["error"].endswith(".")
+
+
+@pytest.mark.parametrize("test", ['"match": {"value": NaN}', '"match": {"any": [1e999]}', '"range": {"gt": NaN}'])
+def test_filters_that_are_no_numbers(http: TestClient, service: Service, test: str) -> None:
+    content = f'{{"query": {make_query(1)}, "filter": {{"must": {{"key": "metadata.year", {test}}}}}}}'
+    answer = http.post(QUERY, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["status"]["code"]) == (422, "invalid_request")
+    assert service.collections["docs"].account.spent == 0
 
 
 def test_nested_fields() -> None:

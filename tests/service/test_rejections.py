@@ -15,7 +15,18 @@ from service_support import TestClient, make_headers, make_query, open_service, 
 
 from scoreshield.service.application import create_app
 from scoreshield.service.interfaces import reject_form
-from scoreshield.service.problems import CODES
+from scoreshield.service.problems import (
+    CODES,
+    MISSING_MEMBER,
+    NO_JSON,
+    NO_VECTOR,
+    NOT_OFFERED,
+    UNKNOWN_MEMBER,
+    WRONG_MEMBER,
+)
+from scoreshield.service.qdrant import QdrantQuery, QdrantVectorQuery
+from scoreshield.service.rest import QueryBody, SearchBody
+from scoreshield.service.vector_stores import TextQuery
 
 Q = make_query(1)
 REST, QDRANT, OPENAI, MCP = (
@@ -31,6 +42,8 @@ REJECTED: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", f"{QDRANT}/query", {"query": Q, "with_vector": True}),
         ("POST", f"{QDRANT}/query", {"query": Q, "with_vector": ["dense"]}),
         ("POST", f"{QDRANT}/query/batch", {"searches": [{"query": Q, "with_vector": True}]}),
+        ("POST", f"{QDRANT}/search", {"vector": Q, "limit": 3, "with_vector": True}),
+        ("POST", f"{QDRANT}/search/batch", {"searches": [{"vector": Q, "with_vector": ["dense"]}]}),
         ("POST", REST, {"query": Q, "with_vector": True}),
         ("POST", f"{OPENAI}/search", {"query": "a text", "include": ["vectors"]}),
         ("POST", MCP, ("search", {"collection": "docs", "query": Q, "with_vector": True})),
@@ -39,6 +52,8 @@ REJECTED: dict[str, list[tuple[str, str, Any]]] = {
     "query by id": [
         ("POST", f"{QDRANT}/query", {"query": 7}),
         ("POST", f"{QDRANT}/query", {"query": {"nearest": "5c56c793-69f3-4fbf-87e6-c4bf54c28c26"}}),
+        ("POST", f"{QDRANT}/search", {"vector": 7}),
+        ("POST", f"{QDRANT}/search", {"vector": {"name": "", "vector": 7}}),
         ("POST", REST, {"query": "r7"}),
         ("POST", REST, {"id": "r7"}),
         ("POST", MCP, ("search", {"collection": "docs", "query": 7})),
@@ -54,7 +69,7 @@ REJECTED: dict[str, list[tuple[str, str, Any]]] = {
     "scroll": [
         ("POST", f"{QDRANT}/scroll", {"limit": 10}),
         ("GET", f"{OPENAI}/files", None),
-        ("GET", "/v1/vector_stores", None),
+        ("GET", f"{OPENAI}/file_batches/b/files", None),
         ("GET", "/v1/collections/docs/records", None),
         ("POST", MCP, ("scroll", {"collection": "docs"})),
     ],
@@ -104,7 +119,13 @@ REJECTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
 }
 CASES = [(what, *request) for what, requests in REJECTED.items() for request in requests]
-SENTENCES = {sentence for _, sentence in CODES.values()} | {reject_form().detail}
+#: Sentences that name a member name one of these models, and no text of a request.
+MEMBERS = {
+    name for model in (QueryBody, SearchBody, QdrantQuery, QdrantVectorQuery, TextQuery) for name in model.model_fields
+}
+SENTENCES = {sentence for _, sentence in CODES.values()} | {reject_form().detail, NO_JSON, NO_VECTOR, UNKNOWN_MEMBER}
+SENTENCES |= set(NOT_OFFERED.values())
+SENTENCES |= {sentence.format(name) for sentence in (MISSING_MEMBER, WRONG_MEMBER) for name in MEMBERS}
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +227,91 @@ def test_shape_differs_where_an_answer_is_shorter() -> None:
 
 def test_sentences_name_no_row() -> None:
     """No sentence has room for a value: the codes are constants, and only two public numbers are ever put in."""
+    for sentence in (*NOT_OFFERED.values(), NO_JSON, NO_VECTOR, UNKNOWN_MEMBER):
+        assert sentence.endswith(".")
+        assert not set("{}%") & set(sentence)
     for code, (status, sentence) in CODES.items():
         assert 400 <= status < 600
         assert sentence.endswith((".", "ss_...")), code
         assert not set("{}%") & set(sentence), code
+
+
+SPOKEN = [
+    # What people of Qdrant and OpenAI ask for, and a word of the sentence that they read.
+    ("PUT", QDRANT, {"points": [{"id": 1, "vector": Q}]}, "added, changed or deleted"),
+    ("POST", f"{QDRANT}/delete", {"points": [7]}, "added, changed or deleted"),
+    ("POST", f"{QDRANT}/payload", {"points": [7], "payload": {}}, "added, changed or deleted"),
+    ("PUT", "/collections/docs/index", {"field_name": "year"}, "added, changed or deleted"),
+    ("PUT", "/collections/new", {"vectors": {"size": 4, "distance": "Cosine"}}, "No collection can be made"),
+    ("DELETE", "/collections/docs", None, "No collection can be made"),
+    ("POST", "/v1/vector_stores", {"name": "new"}, "No collection can be made"),
+    ("POST", f"{OPENAI}/files", {"file_id": "f"}, "added, changed or deleted"),
+    ("POST", f"{QDRANT}/count", {"exact": True}, "has their number"),
+    ("POST", f"{QDRANT}/query", {"query": Q, "with_vector": True}, "MMR"),
+    ("POST", f"{QDRANT}/query", {"query": {"nearest": Q, "mmr": {"diversity": 0.5}}}, "MMR"),
+    ("POST", f"{QDRANT}/query", {"query": Q, "using": "dense"}, "leave the name out"),
+    ("POST", f"{QDRANT}/search", {"vector": {"name": "dense", "vector": Q}}, "leave the name out"),
+    ("POST", f"{QDRANT}/query", {"query": 7}, "one dense vector"),
+    ("POST", f"{QDRANT}/query", {"query": Q, "filter": {"must": [{"has_id": [7]}]}}, "public fields"),
+    ("POST", f"{QDRANT}/scroll", {"limit": 10}, "shows no more"),
+    ("POST", f"{OPENAI}/search", {"query": "a text", "rewrite_query": True}, "rewrite_query"),
+    ("POST", f"{OPENAI}/search", {"querry": "a text"}, "no member query"),
+    ("POST", REST, {"query": Q, "limit": 3}, "does not take"),
+    ("POST", REST, {"query": Q, "limit": 3}, "/openapi.json"),
+    ("POST", REST, {"query": "a text"}, "a text is searched at /v1/vector_stores/NAME/search"),
+    ("POST", REST, {"query": Q, "k": "three"}, "parameter k has"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "words"), SPOKEN)
+def test_sentences_say_what_is_wrong(
+    services: list[tuple[Any, TestClient]], method: str, path: str, body: Any, words: str
+) -> None:
+    """The sentence says what is not offered, or which member of the body is wrong."""
+    answers = [services[0][1].request(method, path, json=body), services[1][1].request(method, path, json=body)]
+    assert answers[0].content == answers[1].content
+    assert words in next(iter(find_sentences(answers[0].json())))
+
+
+def test_body_that_is_no_json(services: list[tuple[Any, TestClient]]) -> None:
+    """A body without the type of JSON, as curl sends by default, is rejected with the header that is missing."""
+    _, client = services[0]
+    for path in (REST, f"{QDRANT}/query", f"{OPENAI}/search"):
+        answer = client.post(path, content=json.dumps({"query": Q}), headers={"content-type": "text/plain"})
+        assert answer.status_code == 422
+        assert find_sentences(answer.json()) == {NO_JSON}
+    assert "secret-7" not in client.post(REST, json={"query": Q, "secret-7": 1}).text
+
+
+LARGE = b'"' + b"a" * (2**20 + 1) + b'"'
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "code"),
+    [
+        (f"{QDRANT}/query", {}, 413, "body_too_large"),
+        (f"{OPENAI}/search", {}, 413, "body_too_large"),
+        (f"{QDRANT}/query", {"x-long": "a" * 40_000}, 431, "head_too_large"),
+        ("/v1/models", {}, 413, "body_too_large"),
+        ("/v1/embeddings", {"x-small": "yes"}, 404, "not_found"),
+        (REST, {}, 413, "body_too_large"),
+    ],
+)
+def test_early_problems_have_the_form_of_their_client(
+    services: list[tuple[Any, TestClient]], path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """A request that is rejected before its route has the form that the client of its path shows."""
+    content = b"{}" if headers else LARGE
+    answer = services[0][1].post(path, content=content, headers={"content-type": "application/json", **headers})
+    assert answer.status_code == status
+    document = answer.json()
+    assert find_sentences(document) == {CODES[code][1]}
+    if path.startswith("/collections/"):
+        assert document.keys() == {"result", "status", "time", "usage"}
+        assert document["status"]["code"] == code
+    elif path == REST:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert document["code"] == code
+    else:
+        assert document.keys() == {"error"}
+        assert document["error"]["code"] == code

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +26,12 @@ from service_support import (
     make_query,
     make_rows,
     open_service,
+    sign_in,
     write_collection,
     write_policy,
 )
 
+from scoreshield import release_index, release_scores
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.signatures import find_signature_fault
@@ -279,6 +286,7 @@ def test_bad_body_is_problem_and_free(client: TestClient, service: Service, case
         (b"\xff\xfe", 400, "invalid_json"),
         (b'{"query": [NaN]}', 422, "invalid_request"),
         (b'{"query": [1e999]}', 422, "invalid_request"),
+        (json.dumps({"query": make_query(1), "filter": {"year": [1, math.nan]}}).encode(), 422, "invalid_request"),
         (b"[" * 100_000, 400, "invalid_json"),
         (b'{"query": [' + b"9" * 5000 + b"]}", 400, "invalid_json"),
         (b" " * (2**20 + 1), 413, "body_too_large"),
@@ -369,6 +377,95 @@ def test_altered_ledger_releases_nothing(client: TestClient, service: Service, t
         Ledger.open(f"sqlite:///{tmp_path / 'service-docs.ledger.db'}").spend(
             service.collections["docs"].offers["search"].guarantee, dataset="docs"
         )
+
+
+def test_changed_entry_is_not_signed(client: TestClient, service: Service, tmp_path: Path) -> None:
+    """An entry in the middle of the ledger that was changed from outside is neither signed nor shown."""
+    import sqlite3
+
+    from scoreshield.privacy.ledger.entries import write_canonical_json
+
+    entries = [client.post(SEARCH, json={"query": make_query(seed)}).json()["entry"] for seed in range(8)]
+    officer = make_headers(service, "officer")
+    assert client.get("/v1/collections/docs/entries", headers=officer).status_code == 200
+    smaller = release_scores(make_rows(), make_rows()[0], epsilon=0.001, mechanism="staircase").guarantee
+    with sqlite3.connect(tmp_path / "service-docs.ledger.db") as connection:
+        change = "UPDATE scoreshield_entries SET guarantee = ?, who = 'eve' WHERE id = 2"
+        connection.execute(change, (write_canonical_json(smaller.to_dict()),))
+    connection.close()
+    certificate = "/v1/collections/docs/certificate"
+    for path in ("/v1/collections/docs/entries", f"{certificate}?entry=all", f"{certificate}?entry={entries[1]}"):
+        answer = client.get(path, headers=officer)
+        assert (answer.status_code, answer.json()["code"]) == (503, "ledger_unavailable")
+    assert client.get(f"{certificate}?entry={entries[0]}").status_code == 200
+    sign_in(client, service, "ada")
+    pages = ("", "/entries.json", f"/entries/{entries[1]}", f"/entries/{entries[1]}/certificate.json")
+    for page in pages:
+        answer = client.get(f"/dashboard/collections/docs{page}")
+        assert (answer.status_code, "The ledger cannot be used now" in answer.text) == (503, True), page
+        assert ">eve<" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["entries", "certificate?entry=all"])
+def test_checks_of_all_entries_leave_threads_to_others(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One check runs at a time, some wait, and the rest are rejected; a search is answered meanwhile."""
+    content = write_policy()
+    most = 50  # more than the threads that all other requests share
+    content["installation"]["most_requests"] = 4 * most
+    service = open_service(tmp_path, content)
+    served, officer = service.collections["docs"], make_headers(service, "officer")
+    check_chain, end, running = served.check_chain, threading.Event(), []
+
+    def wait_before(*arguments: Any) -> str:
+        running.append(1)
+        assert end.wait(60)
+        return check_chain(*arguments)
+
+    monkeypatch.setattr(served, "check_chain", wait_before)
+    monkeypatch.setattr(service.rates, "count", lambda *_: None)
+    app = create_app(service)
+    with TestClient(app, headers=make_headers(service)) as client, ThreadPoolExecutor(most + 1) as pool:
+        try:
+            url = f"/v1/collections/docs/{path}"
+            answers = [pool.submit(client.get, url, headers=officer) for _ in range(most + 1)]
+            wait_for(lambda: served.entry_threads.statistics().tasks_waiting == most)
+            assert len(running) == 1
+            answer = client.get(url, headers=officer)
+            assert (answer.status_code, answer.json()["code"]) == (503, "too_busy")
+            assert client.post(SEARCH, json={"query": make_query(1)}).status_code == 200
+        finally:
+            end.set()
+    assert [one.result().status_code for one in answers] == [200] * (most + 1)
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_signed_entries_end_at_their_head(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A charge that is made while entries are listed is not in the list, whose head says where it ends."""
+    served = service.collections["docs"]
+    check_chain = served.check_chain
+
+    def charge_afterwards(*arguments: Any) -> str:
+        head = check_chain(*arguments)
+        client.post(SEARCH, json={"query": make_query(len(served.account.entries()))})
+        return head
+
+    monkeypatch.setattr(served, "check_chain", charge_afterwards)
+    for number in range(3):
+        listed = client.get("/v1/collections/docs/entries", headers=make_headers(service, "officer")).json()
+        hashes = [entry["hash"] for entry in listed["entries"]]
+        assert len(hashes) == number
+        assert listed["head"].startswith(f"{number}:")
+        assert not hashes or listed["head"] == f"{number}:{hashes[-1]}"
 
 
 def test_missing_ledger_is_not_made_again(client: TestClient, tmp_path: Path) -> None:
@@ -571,3 +668,15 @@ def test_body_of_another_action_is_not_sent(client: TestClient, service: Service
     assert answer.json()["action"] == "search"
     slow = client.post(SEARCH, content=body, headers={"content-type": "application/json; charset=utf-8"})
     assert slow.json()["action"] == "search"
+
+
+def test_certificate_of_a_draw(client: TestClient, service: Service) -> None:
+    """Draws of an index, which another program charges to the same ledger, have no certificate of their own."""
+    account = service.collections["docs"].account
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few records
+        release_index(make_rows(), epsilon=1.0, changes="public", ids=range(RECORDS), ledger=account)
+    entry = account.ledger.entries()[-1]
+    assert entry.kind == "draw"
+    answer = client.get(f"/v1/collections/docs/certificate?entry={entry.hash}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_entry")

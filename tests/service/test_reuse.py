@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
-from service_support import make_query, make_rows, open_service, write_policy
+from service_support import make_query, make_rows, open_service, spent, write_policy
 
 from scoreshield.errors import InvalidInput
 from scoreshield.service.answers import AnswerBook, Payer
@@ -37,10 +37,6 @@ def forget_proofs(folder: Path) -> None:
         with contextlib.closing(sqlite3.connect(folder / name)) as connection:
             connection.execute(statement)
             connection.commit()
-
-
-def spent(service: Service) -> float:
-    return service.collections["docs"].account.spent
 
 
 def write_two(**changes: Any) -> dict[str, Any]:
@@ -68,6 +64,45 @@ def test_copy_of_collection_gets_no_second_budget(tmp_path: Path) -> None:
     assert not (tmp_path / "service-copy.ledger.db").exists()
     np.savez(tmp_path / "copy.npz", embeddings=make_rows(1))
     assert set(open_service(tmp_path, both).collections) == {"docs", "copy"}
+
+
+@pytest.mark.parametrize("order", ["reversed", "sorted", "one pair"])
+def test_reordered_copy_gets_no_second_budget(tmp_path: Path, order: str) -> None:
+    """The same vectors in another order are the same records, beside the first name or instead of it."""
+    rows = make_rows()
+    places = {
+        "reversed": np.arange(len(rows))[::-1],
+        "sorted": np.argsort(rows[:, 0]),
+        "one pair": np.r_[1, 0, 2 : len(rows)],
+    }
+    both = write_two(ids=None, fields=[])
+    open_service(tmp_path).close()
+    np.savez(tmp_path / "copy.npz", embeddings=rows[places[order]].astype(np.float64))
+    with pytest.raises(InvalidInput, match="two collections may not share records"):
+        open_service(tmp_path, both)
+    renamed = write_policy(collections={"copy": both["collections"]["copy"]})
+    renamed["callers"] = {}
+    with pytest.raises(InvalidInput, match="two collections may not share records"):
+        open_service(tmp_path, renamed)
+    rows[1] = -rows[1]
+    np.savez(tmp_path / "copy.npz", embeddings=rows[places[order]])
+    assert set(open_service(tmp_path, both).collections) == {"docs", "copy"}
+
+
+def test_copy_is_found_after_an_update(tmp_path: Path) -> None:
+    """Vectors that an earlier version of the library has pinned, by a hash of their order, are found again."""
+    service = open_service(tmp_path)
+    unordered, ordered = service.collections["docs"].data.hash_vectors(service.key)
+    assert service.database.write(
+        lambda execute: execute("DELETE FROM scoreshield_service_facts WHERE name = :name", name=f"vectors {unordered}")
+    ).rowcount
+    assert ordered != unordered
+    service.close()
+    shutil.copy(tmp_path / "docs.npz", tmp_path / "copy.npz")
+    renamed = write_policy(collections={"copy": write_two()["collections"]["copy"]})
+    renamed["callers"] = {}
+    with pytest.raises(InvalidInput, match="two collections may not share records"):
+        open_service(tmp_path, renamed)
 
 
 def test_start_that_fails_claims_no_vectors(tmp_path: Path) -> None:

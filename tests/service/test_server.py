@@ -116,6 +116,7 @@ def test_one_command(tmp_path: Path) -> None:
     with start(tmp_path, *COMMAND) as running:
         key = running.key
         assert any("curl" in line for line in running.lines)
+        assert "/v1/vector_stores/" not in "".join(running.lines)  # there is no embedder
         said = "".join(running.lines)
         assert "One search answer: " in said  # what an attacker finds out, as --dry-run says
         assert "The whole budget: " in said
@@ -232,6 +233,7 @@ def test_commands_explain_faults(
         ("serve", "--collection", "docs=docs.npz", "--records", "5"): "are for --dummy",
         ("serve", "--dummy", "--port", "0"): "needs records and dimension",
         ("serve", "keys", "create", "--caller", "nobody", "--config", "policy.yaml"): "no caller",
+        ("serve", "keys", "create", "--caller", "nobody"): "only the caller admin",
         ("serve", "keys", "revoke", "00000000", "--config", "policy.yaml"): "no database of a service",
     }
     for arguments, sentence in cases.items():
@@ -240,9 +242,43 @@ def test_commands_explain_faults(
         assert sentence in text
         assert "Traceback" not in text
     assert not list(tmp_path.glob("*.ledger.db"))
+    for arguments in (("list",), ("list", "--config", "policy.yaml")):
+        assert call("serve", "keys", *arguments)[0] == 2  # no database yet, and none is made
+    assert call("serve", "keys", "create", "--caller", "admin")[0] == 0
+    code, text = call("serve", "keys", "list")
+    assert (code, "expires never" in text) == (0, True)
+    code, text = call("serve", "people", "list")
+    assert (code, text) == (0, "There is no person yet; 'scoreshield serve people create NAME' adds one.\n")
     code, text = call("serve", *COMMAND, "--dry-run")
     assert (code, "3 queries fit" in text) == (0, True)
     assert not list(tmp_path.glob("*.ledger.db"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs file modes of POSIX")
+def test_secrets_that_everyone_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command warns of files with secrets that everyone may read, and shows no secret."""
+    content = write_policy()
+    content["installation"] |= {
+        "database": "postgresql://service:hidden-password@localhost/service",
+        "tls": {"certificate": "cert.pem", "key": "key.pem"},
+    }
+    write_collection(tmp_path / "docs.npz")
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["scoreshield", "serve", "--config", "policy.yaml", "--check"])
+    for mode, found in ((0o644, 2), (0o640, 0)):
+        for name in ("key.pem", "policy.yaml"):
+            (tmp_path / name).chmod(mode)
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        shown = capsys.readouterr()
+        assert not stopped.value.code
+        assert shown.err.count("Everyone on this computer may read") == found
+        assert "hidden-password" not in shown.err + shown.out
 
 
 def make_certificate(folder: Path) -> None:

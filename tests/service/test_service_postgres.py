@@ -14,8 +14,9 @@ pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed
 
 import psycopg
 from argon2 import PasswordHasher
-from service_support import TestClient, make_headers, make_query, open_service, write_policy
+from service_support import TestClient, make_headers, make_query, open_service, write_collection, write_policy
 
+from scoreshield.errors import InvalidInput
 from scoreshield.service.answers import AnswerBook, Payer
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
@@ -135,4 +136,65 @@ def test_dashboard_reads_the_ledger(tmp_path: Path, content: dict[str, Any]) -> 
     assert [one.number for one in facts.list_newest_entries(served, 3)[0]] == [2, 1]
     assert [number for number, _ in facts.list_versions(served)] == [1]
     assert [(one.caller, one.queries) for one in facts.list_allowances(served, service.policy)] == [("app", 3)]
+    service.close()
+
+
+def test_rejected_start_makes_no_schema(tmp_path: Path, content: dict[str, Any], postgres: str) -> None:
+    """A policy that is rejected makes no schema for a ledger, so that no limit is fixed."""
+    wrong = {**content, "collections": {"docs": {**content["collections"]["docs"], "expected_queries": 99}}}
+    schema = f"{content['installation']['database'].rpartition('%3D')[2]}_docs"
+
+    def is_there() -> bool:
+        with psycopg.connect(postgres) as connection:
+            row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
+        return row is not None
+
+    with pytest.raises(InvalidInput, match="expects 99 queries"):
+        open_service(tmp_path, wrong)
+    assert not is_there()
+    open_service(tmp_path, content).close()
+    assert is_there()
+
+
+def test_older_ledger_answers_nothing_new(tmp_path: Path, content: dict[str, Any], postgres: str) -> None:
+    """Tables that are set back to an earlier state under two replicas: what was seen of them is missing."""
+    replicas = [open_service(tmp_path, content) for _ in range(2)]
+    schema = f"{content['installation']['database'].rpartition('%3D')[2]}_docs"
+    tables = ["ledger", "entries", "accounts", "service_answers", "service_allowances"]
+    ask(replicas[0], 1)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for table in tables:
+            connection.execute(f"CREATE TABLE {schema}.copy_{table} AS TABLE {schema}.scoreshield_{table}")
+        assert isinstance(ask(replicas[0], 2), list)
+        assert isinstance(ask(replicas[1], 3), list)
+        for table in tables:
+            connection.execute(f"DELETE FROM {schema}.scoreshield_{table}")
+            connection.execute(f"INSERT INTO {schema}.scoreshield_{table} SELECT * FROM {schema}.copy_{table}")
+    assert [ask(replica, 4) for replica in replicas] == ["ledger_outdated"] * 2
+    assert replicas[0].collections["docs"].account.spent == 1.0
+    for replica in replicas:
+        with pytest.raises(ServiceProblem, match="older than what was charged"):
+            replica.check_databases()
+        replica.close()
+
+
+def test_reload_during_an_answer(tmp_path: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer on older data that is being computed is stored, while a newer replica is charged for the same query."""
+    service = open_service(tmp_path, content)
+    book = service.collections["docs"]._book
+    draw = book._draw
+
+    def draw_slowly(*arguments: Any) -> Any:
+        write_collection(tmp_path / "docs.npz", seed=1)
+        service.reload(service.policy)
+        newer.append(ask(service, 1))
+        return draw(*arguments)
+
+    newer: list[Any] = []
+    monkeypatch.setattr(book, "_draw", draw_slowly)
+    first = ask(service, 1)
+    assert isinstance(first, list)
+    assert isinstance(newer[0], list)
+    assert first != newer[0]
+    assert service.collections["docs"].account.spent == 2.0
     service.close()

@@ -27,6 +27,7 @@ from service_support import (
 )
 
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
+from scoreshield.service import collection
 from scoreshield.service.answers import Payer
 from scoreshield.service.application import create_app
 from scoreshield.service.collection import load_collection
@@ -165,6 +166,46 @@ def test_store_faults(tmp_path: Path) -> None:
         load_collection("docs", missing)
 
 
+SAME_PLACES = [
+    ({"kind": "qdrant", "url": "http://host:6333", "name": "a"}, {"url": "HTTP://Host/"}),
+    ({"kind": "qdrant", "url": "http://localhost:6333", "name": "a"}, {"url": "http://127.0.0.1:6333/"}),
+    ({"kind": "qdrant", "url": "http://host", "name": "a"}, {"vector_column": "title"}),
+    ({"kind": "pgvector", "url": "postgresql://ada@host/db", "name": "a"}, {"url": "postgres://host:5432/db"}),
+    ({"kind": "pgvector", "url": "postgresql://host/db", "name": "a"}, {"namespace": "public", "id_column": "key"}),
+    ({"kind": "pgvector", "url": "postgresql://host/db", "name": "a"}, {"url": None, "url_variable": "SOURCE_URL"}),
+    ({"kind": "pgvector", "url": "postgresql://host/db", "name": "a"}, {"url": "postgresql:///db?host=host"}),
+    ({"kind": "duckdb", "path": "a.duckdb", "name": "a"}, {"path": "folder/../a.duckdb", "namespace": "main"}),
+    ({"kind": "lancedb", "url": "s3://bucket/a", "name": "a"}, {"url": "s3://bucket/a/"}),
+]
+OTHER_PLACES = [
+    ({"kind": "qdrant", "url": "http://host:6333", "name": "a"}, {"name": "b"}),
+    ({"kind": "qdrant", "url": "http://host:6333", "name": "a"}, {"url": "http://host:6334"}),
+    ({"kind": "pgvector", "url": "postgresql://host/db", "name": "a"}, {"namespace": "other"}),
+    (
+        {"kind": "pgvector", "url": "postgresql://host/db", "name": "a"},
+        {"url": "postgresql://host/db?options=-csearch_path%3Dother"},
+    ),
+    ({"kind": "lancedb", "url": "s3://bucket/a", "name": "a"}, {"url": "gs://bucket/a"}),
+    ({"kind": "faiss", "path": "a.faiss"}, {"path": "b.faiss"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("store", "change", "is_same"),
+    [(*pair, True) for pair in SAME_PLACES] + [(*pair, False) for pair in OTHER_PLACES],
+)
+def test_two_addresses_of_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: dict[str, Any], change: dict[str, Any], is_same: bool
+) -> None:
+    """Two collections of one store are a contradiction, however its address is written; of two stores they are none."""
+    monkeypatch.setenv("SOURCE_URL", "postgresql://ada:secret@host:5432/db")
+    content = write_policy(collection={"file": None, "ids": None, "fields": [], "store": store})
+    content["collections"]["other"] = {**content["collections"]["docs"], "store": {**store, **change}}
+    faults = [fault for fault in find_contradictions(make_policy(tmp_path, content)) if "read the same store" in fault]
+    assert len(faults) == is_same
+    assert "secret" not in "".join(faults)
+
+
 def test_public_file(tmp_path: Path) -> None:
     """Public fields of a store's records come from a file, by id; ids that differ are an error."""
     store = write_faiss(tmp_path, make_rows(records=RECORDS))
@@ -178,6 +219,31 @@ def test_public_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "public.npz", ids=ids + 1, year=ids)
     with pytest.raises(InvalidInput, match="must hold each id of its store once"):
         load_collection("docs", policy.collections["docs"])
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_file_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Vectors and ids are of one file, which is read again if it was replaced in between, and not forever."""
+    policy = make_policy(tmp_path).collections["docs"]
+    rows, ids = make_rows(seed=1)[::-1], np.array([f"new{place}" for place in range(len(make_rows()))])
+    read, left = collection._read_columns, times
+
+    def replace_first(path: Path, columns: list[str]) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            np.savez(tmp_path / "fresh.npz", embeddings=rows, ids=ids, year=np.arange(len(ids)))
+            (tmp_path / "fresh.npz").replace(path)
+        return read(path, columns)
+
+    monkeypatch.setattr(collection, "_read_columns", replace_first)
+    if times > 1:
+        with pytest.raises(InvalidInput, match="changed each time that it was read"):
+            load_collection("docs", policy)
+        return
+    data = load_collection("docs", policy)
+    assert data.ids[0] == "new0"
+    assert np.array_equal(data.vectors, rows)
 
 
 def test_versions_of_a_store(tmp_path: Path) -> None:
@@ -338,3 +404,56 @@ def test_reload_reads_everything_before_it_charges(tmp_path: Path, fault: str) -
     write_collection(tmp_path / "more.npz", seed=5)
     service.reload(service.policy)
     assert (docs.account.spent, more.account.spent) == (8.0, 4.0 if fault == "file" else 17.0)
+
+
+def list_traces(folder: Path, service: Service) -> tuple[list[str], list[Any], list[Any]]:
+    """List the ledgers, the pinned facts and the policies on record."""
+    facts = service.database.read("SELECT name, value FROM scoreshield_service_facts ORDER BY name")
+    policies = service.database.read("SELECT digest FROM scoreshield_service_policies ORDER BY digest")
+    return sorted(path.name for path in folder.glob("*.ledger.db")), facts, policies
+
+
+@pytest.mark.parametrize("fault", ["cost", "next file", "same vectors", "next limit", "next index"])
+def test_rejected_reload_leaves_no_trace(tmp_path: Path, fault: str) -> None:
+    """A reload that is rejected makes no ledger, pins no vectors and charges no index, of whichever collection."""
+    content = write_policy()
+    content["collections"]["old"] = {**content["collections"]["docs"], "file": "old.npz", "budget": {"epsilon": 2.0}}
+    write_collection(tmp_path / "old.npz", seed=3)
+    service = open_service(tmp_path, content)
+    old = service.collections["old"]
+    for seed in range(2):
+        old.search(Payer("app"), "search", [old.read_query(make_query(seed))])
+    before = list_traces(tmp_path, service)
+    for place, name in enumerate(("fresh", "next")):
+        write_collection(tmp_path / f"{name}.npz", seed=5 + place)
+    collections = dict(content["collections"])
+    new = {**collections["docs"], "index": {"epsilon": 1.0}}
+    changed = {**content, "collections": {"fresh": {**new, "file": "fresh.npz"}, **collections}}
+    if fault == "cost":
+        changed["collections"]["fresh"]["expected_queries"] = 99
+    elif fault == "next file":
+        np.savez(tmp_path / "next.npz", embeddings=make_rows(seed=9), ids=np.zeros(300, int), year=np.zeros(300, int))
+        changed["collections"]["next"] = {**new, "file": "next.npz"}
+    elif fault == "same vectors":
+        rows = dict(np.load(tmp_path / "fresh.npz"))
+        np.savez(tmp_path / "next.npz", **rows)
+        changed["collections"]["next"] = {**new, "file": "next.npz"}
+    elif fault == "next limit":
+        changed["collections"]["old"] = {**collections["old"], "budget": {"epsilon": 5.0}}
+    else:
+        changed["collections"]["old"] = {**collections["old"], "index": {"epsilon": 1.0}}  # all of it is spent
+    with pytest.raises(InvalidInput):
+        service.reload(make_policy(tmp_path, changed))
+    assert list_traces(tmp_path, service) == before
+    assert old.account.spent == 2.0
+    sound = {**content, "collections": {"fresh": {**collections["docs"], "file": "fresh.npz"}, **collections}}
+    service.reload(make_policy(tmp_path, sound))  # neither the limit nor the name is frozen
+    assert service.collections["fresh"].account.spent == 0.0
+
+
+def test_rejected_start_leaves_no_ledger(tmp_path: Path) -> None:
+    """A first start that is rejected fixes no limit."""
+    with pytest.raises(InvalidInput, match="expects 99 queries"):
+        open_service(tmp_path, write_policy(collection={"expected_queries": 99}))
+    assert not list(tmp_path.glob("*.ledger.db"))
+    assert open_service(tmp_path, write_policy(collection={"budget": {"epsilon": 99.0}, "expected_queries": 99}))

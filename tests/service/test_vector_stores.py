@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,22 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
-from service_support import TestClient, make_headers, make_key, open_service, serve, write_policy
+import httpx
+from service_support import (
+    RECORDS,
+    TestClient,
+    make_headers,
+    make_key,
+    open_service,
+    serve,
+    spent,
+    write_collection,
+    write_policy,
+)
 
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.signatures import find_signature_fault
+from scoreshield.service import core
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
 from scoreshield.service.embedding import hash_texts
@@ -49,10 +65,6 @@ def service(tmp_path: Path) -> Service:
 def http(service: Service) -> Iterator[TestClient]:
     with TestClient(create_app(service), headers=make_headers(service)) as client:
         yield client
-
-
-def spent(service: Service) -> float:
-    return service.collections["docs"].account.spent
 
 
 class LosingProxy:
@@ -106,6 +118,50 @@ def test_real_client(service: Service) -> None:
             client.vector_stores.search("cats", query="river bridge")
         with pytest.raises(openai.AuthenticationError):
             client.with_options(api_key="ss_none").vector_stores.search("docs", query="river bridge")
+
+
+def test_real_client_lists_stores(tmp_path: Path) -> None:
+    """The real client lists and describes the collections with an embedder that its key opens, from public facts."""
+    openai = pytest.importorskip("openai", reason="the 'rag' extra is not installed")
+    content = write_policy()
+    content["collections"] = {
+        f"c{place}": {**content["collections"]["docs"], "file": f"c{place}.npz", "embedder": "hashing"}
+        for place in range(5)
+    }
+    del content["collections"]["c4"]["embedder"]
+    for place in range(5):
+        write_collection(tmp_path / f"c{place}.npz", seed=place)
+    grants = {f"c{place}": {"actions": ["search"]} for place in (0, 1, 2, 4)}
+    content["callers"] = {"app": {"role": "reader", "collections": grants, "rate": {"requests": 1000}}}
+    service = open_service(tmp_path, content)
+    with serve(service) as address, openai.OpenAI(base_url=f"{address}/v1", api_key=make_key(service)) as client:
+        assert [store.id for store in client.vector_stores.list()] == ["c2", "c1", "c0"]
+        first = client.vector_stores.list(limit=2, order="asc")
+        assert [store.id for store in first.data] == ["c0", "c1"]
+        assert first.has_more
+        assert [store.id for store in client.vector_stores.list(limit=2, order="asc")] == [
+            "c0",
+            "c1",
+            "c2",
+        ]  # all pages
+        assert [store.id for store in client.vector_stores.list(before="c1").data] == ["c2"]
+        store = client.vector_stores.retrieve("c1")
+        assert (store.name, store.status, store.created_at) == ("c1", "completed", 0)
+        assert (store.file_counts.total, store.usage_bytes) == (RECORDS, 0)
+        for name in ("c3", "none"):
+            with pytest.raises(openai.NotFoundError):
+                client.vector_stores.retrieve(name)
+        with pytest.raises(openai.UnprocessableEntityError, match="no embedder"):
+            client.vector_stores.retrieve("c4")
+        with pytest.raises(openai.PermissionDeniedError, match="No collection can be made"):
+            client.vector_stores.create(name="new")
+        with pytest.raises(openai.PermissionDeniedError, match="No collection can be made"):
+            client.vector_stores.delete("c1")
+        with pytest.raises(openai.NotFoundError, match="nothing at this path"):
+            client.models.list()
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="ss_none").vector_stores.list()
+    assert all(served.account.spent == 0.0 for served in service.collections.values())
 
 
 @pytest.mark.parametrize(
@@ -265,6 +321,71 @@ def test_own_embedder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (failed.status_code, failed.json()["error"]["code"]) == (503, "embedder_failed")
     assert "division" not in failed.text
     assert spent(service) == 1.0
+
+
+@contextlib.contextmanager
+def hold_embedder(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
+    """Let the embedder wait until the block ends; yields what is released for each text that has begun."""
+    embedder, may_end, begun = service.collections["docs"]._embedder, threading.Event(), threading.Semaphore(0)
+    assert embedder is not None
+    embed = embedder.embed
+
+    def embed_slowly(text: str) -> list[float]:
+        begun.release()
+        assert may_end.wait(60)
+        return embed(text)
+
+    monkeypatch.setattr(embedder, "embed", embed_slowly)
+    try:
+        yield begun
+    finally:
+        may_end.set()
+
+
+def test_slow_embedder_holds_up_its_texts_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While more texts wait for an embedder than there are threads, a query with a vector is answered."""
+    tool = {"name": "search", "arguments": {"collection": "docs", "query": "a text by a tool"}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool}
+    headers = {**make_headers(service), "accept": "application/json, text/event-stream"}
+    limits = httpx.Limits(max_connections=60)
+    with (
+        serve(service) as address,
+        httpx.Client(trust_env=False, base_url=address, headers=headers, limits=limits, timeout=60) as client,
+        ThreadPoolExecutor(50) as pool,
+    ):
+        with hold_embedder(service, monkeypatch) as begun:
+            texts = [pool.submit(client.post, SEARCH, json={"query": f"text {place % 5}"}) for place in range(45)]
+            texts += [pool.submit(client.post, "/mcp", json=call) for _ in range(5)]
+            assert begun.acquire(timeout=30)
+            path, query = "/v1/collections/docs/search", hash_texts(["river bridge"], DIMENSION)[0].tolist()
+            assert client.post(path, json={"query": query}, timeout=20).status_code == 200
+        assert {one.result(60).status_code for one in texts} == {200}
+    assert spent(service) == 7.0
+
+
+def test_texts_take_a_share_of_the_requests(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts beyond a share of the requests at a time are 503, so that an embedder that hangs leaves room for others."""
+    monkeypatch.setattr(core, "_WAITING_SHARE", 128)  # 8 of 1,024
+    limits = httpx.Limits(max_connections=60)
+    with (
+        serve(service) as address,
+        httpx.Client(
+            trust_env=False, base_url=address, headers=make_headers(service), limits=limits, timeout=60
+        ) as client,
+        ThreadPoolExecutor(50) as pool,
+    ):
+        with hold_embedder(service, monkeypatch) as begun:
+            texts = [pool.submit(client.post, SEARCH, json={"query": f"text {place % 5}"}) for place in range(40)]
+            assert begun.acquire(timeout=30)
+            end = time.monotonic() + 30
+            while sum(one.done() for one in texts) < 40 - 16 - 8:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            rejected = [one.result() for one in texts if one.done()]
+        assert {(one.status_code, one.json()["error"]["code"]) for one in rejected} == {(503, "too_busy")}
+        assert len(rejected) == 40 - 16 - 8
+        assert sum(one.result(60).status_code == 200 for one in texts) == 16 + 8
+    assert spent(service) <= 5
 
 
 def test_wrong_embedder_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.service.events import COMMAND_LINE, Author, Event, write_event
 from scoreshield.service.policy import RatePolicy
 from scoreshield.service.problems import ServiceProblem
-from scoreshield.service.tables import InstallationDatabase
+from scoreshield.service.tables import InstallationDatabase, StatementRunner
 
 _KEYS = "scoreshield_service_keys"
 _COLUMNS = "prefix, digest, caller, collections, actions, created, expires, revoked, successor"
@@ -128,7 +128,7 @@ class KeyTable:
             None,
         )
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             _insert(execute, key, _compute_digest(text))
             write_event(execute, Event("key created", author, prefix))
 
@@ -153,7 +153,7 @@ class KeyTable:
         fresh_prefix, text = make_key_text()
         now = datetime.now(UTC)
 
-        def work(execute: Callable[..., Any]) -> ApiKey:
+        def work(execute: StatementRunner) -> ApiKey:
             old = self._read_in(execute, prefix)
             if old.revoked is not None or old.successor is not None or (old.expires is not None and old.expires <= now):
                 raise InvalidInput(f"The key {prefix} is revoked, expired or replaced; create another one.")
@@ -172,7 +172,6 @@ class KeyTable:
 
         fresh = self._database.write(work)
         self._forget(prefix)
-        assert isinstance(fresh, ApiKey)
         return fresh, text
 
     def revoke(self, prefix: str, *, author: Author = COMMAND_LINE) -> None:
@@ -183,7 +182,7 @@ class KeyTable:
         """
         now = _write_time(datetime.now(UTC))
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             self._read_in(execute, prefix)
             statement = f"UPDATE {_KEYS} SET revoked = :now WHERE prefix = :prefix AND revoked IS NULL"
             if execute(statement, now=now, prefix=prefix).rowcount:
@@ -250,7 +249,7 @@ class KeyTable:
             self._cache.pop(prefix, None)
 
     @staticmethod
-    def _read_in(execute: Callable[..., Any], prefix: str) -> ApiKey:
+    def _read_in(execute: StatementRunner, prefix: str) -> ApiKey:
         row = execute(f"SELECT {_COLUMNS} FROM {_KEYS} WHERE prefix = :prefix", prefix=prefix).fetchone()
         if row is None:
             raise InvalidInput("There is no key of this prefix; 'scoreshield serve keys list' lists them.")
@@ -282,7 +281,7 @@ class RateLimiter:
             raise ServiceProblem("rate_limited", headers={"retry-after": str(wait)})
 
 
-def _insert(execute: Callable[..., Any], key: ApiKey, digest: str) -> None:
+def _insert(execute: StatementRunner, key: ApiKey, digest: str) -> None:
     execute(
         f"INSERT INTO {_KEYS} ({_COLUMNS}) VALUES (:prefix, :digest, :caller, :collections, :actions, :created, "
         ":expires, NULL, NULL)",

@@ -10,7 +10,8 @@ The steps of a fresh answer:
 3. The bytes are stored and the seed is erased, in one statement. The first to store wins.
 
 After a crash between 1 and 3 the next request finds the seed and computes the same noise. It never draws other noise
-for the charge. If the records or the promise changed meanwhile, the answer is lost with its budget.
+for the charge. If the records or the promise changed meanwhile, the answer is lost with its budget. An answer that is
+being computed on older records is not lost, here or on another replica.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from scoreshield.privacy.ledger.entries import Entry
 from scoreshield.privacy.sampling.stream import ReleaseKey
 from scoreshield.privacy.sampling.threads import count_threads
 from scoreshield.releases.pipeline import PendingRelease
+from scoreshield.service.heads import SeenHead
 from scoreshield.service.installation import InstallationKey
 from scoreshield.service.memory import SizedCache
 from scoreshield.service.offers import PackedAnswer, Query, QueryOffer, StoredRanking, parse_ranking
+from scoreshield.service.pending import PENDING
 from scoreshield.service.policy import AllowancePolicy
 from scoreshield.service.problems import ServiceProblem
 from scoreshield.service.writes import GroupedWriter
@@ -49,6 +52,7 @@ _ALLOWANCES = "scoreshield_service_allowances"
 _PENDING, _STORED, _LOST = "pending", "stored", "lost"
 _LOSE = f"UPDATE {_ANSWERS} SET state = ?, seed = NULL, tag = 'lost ' || entry"
 _IS_PENDING = "tag = ? AND entry = ? AND state = ?"
+_Lost = list[tuple[str, str]]  # tags and entries
 _ROUNDS = 50  # of reading and charging again, where others charge the same answers
 #: The most bytes of answers that a process keeps in memory.
 _CACHE_BYTES = 2**26
@@ -134,20 +138,37 @@ class _AnswerRow(NamedTuple):
         """
         if self.state != _STORED or self.content is None or self.signer is None:
             raise ServiceProblem("answer_lost")
-        if not self._is_proved(key):
-            LOG.error("a stored answer was changed outside of the service", extra={"facts": {"entry": self.entry}})
-            raise ServiceProblem("ledger_unavailable")
+        self.check_proof(key)
         return StoredAnswer(bytes(self.content), self.entry, self.signer)
 
+    def check_proof(self, key: InstallationKey) -> None:
+        """Check that the row is as the service wrote it.
+
+        Raises:
+            ServiceProblem: It is not. A seed that someone else wrote would draw other noise for the same charge.
+        """
+        if not self._is_proved(key):
+            LOG.error("an answer was changed outside of the service", extra={"facts": {"entry": self.entry}})
+            raise ServiceProblem("ledger_unavailable")
+
     def _is_proved(self, key: InstallationKey) -> bool:
-        texts = (self.proof, self.tag, self.entry, self.signer)
+        texts = (self.proof, self.tag, self.entry, *((self.promise, self.seed) if self._is_pending else (self.signer,)))
         if not all(isinstance(text, str) for text in texts) or isinstance(self.content, str):
             return False  # SQLite keeps values of any type
         return hmac.compare_digest(str(self.proof).encode(), self.compute_proof(key).encode())
 
     def compute_proof(self, key: InstallationKey) -> str:
-        """Compute the keyed hash of what is stored. It cannot be computed from the database alone."""
+        """Compute the keyed hash of a charge with its seed, or of what is stored.
+
+        It cannot be computed from the database alone.
+        """
+        if self._is_pending:
+            return key.compute_tag("charged answer", self.tag, self.entry, self.promise, self.seed or "")
         return key.compute_tag("stored answer", self.tag, self.entry, self.signer or "", bytes(self.content or b""))
+
+    @property
+    def _is_pending(self) -> bool:
+        return self.state == _PENDING
 
 
 class _PreparedAnswer:
@@ -158,6 +179,7 @@ class _PreparedAnswer:
 
     def __init__(self, request: AnswerRequest) -> None:
         self.release: PendingRelease[Any, Any] = request.offer.prepare(request.query, None)
+        self._help = request.offer.help
         self._clean: Future[Any] | None = None
         self._values: list[Any] = []
 
@@ -175,6 +197,8 @@ class _PreparedAnswer:
     def wait(self) -> None:
         """Wait for the clean values, or compute them here."""
         clean, self._clean = self._clean, None
+        if clean is not None:
+            self._help()
         self._values = [self.release.compute() if clean is None else clean.result()]
 
     def finish(self, key: ReleaseKey) -> Any:
@@ -190,10 +214,18 @@ class AnswerBook:
     """The answers of one collection in one state of its data."""
 
     def __init__(
-        self, ledger: Ledger, name: str, version: int, snapshot: str, key: InstallationKey, *, older: str
+        self,
+        ledger: Ledger,
+        name: str,
+        version: int,
+        snapshot: str,
+        key: InstallationKey,
+        *,
+        older: str,
+        head: SeenHead | None = None,
     ) -> None:
         self._ledger, self._name, self._version, self._snapshot, self._key = ledger, name, version, snapshot, key
-        self._older = older
+        self._older, self._head = older, head or SeenHead()
         self._cache: SizedCache[StoredAnswer] = SizedCache(_CACHE_BYTES)
         self._writer = GroupedWriter(ledger)
         self._computing = ThreadPoolExecutor(_COMPUTING_THREADS, "scoreshield-compute")
@@ -222,13 +254,16 @@ class AnswerBook:
         """
         with self._counting:
             self._busy += 1
+        left: set[str] = set()  # entries that were charged or found pending, and are not answered yet
         try:
-            return self._answer(requests, payer)
+            return self._answer(requests, payer, left)
         finally:
+            for entry in left:
+                PENDING.end(entry, is_left=True)
             with self._counting:
                 self._busy -= 1
 
-    def _answer(self, requests: Sequence[AnswerRequest], payer: Payer) -> list[StoredAnswer]:
+    def _answer(self, requests: Sequence[AnswerRequest], payer: Payer, left: set[str]) -> list[StoredAnswer]:
         wanted = {request.tag: request for request in requests}
         found = {tag: answer for tag in wanted if (answer := self._cache.get(tag)) is not None}
         for _ in range(_ROUNDS):
@@ -240,13 +275,18 @@ class AnswerBook:
             prepared = {request.tag: _PreparedAnswer(request) for request in fresh}
             if fresh:
                 try:
-                    rows |= self._charge(fresh, prepared, payer)
+                    rows |= self._charge(fresh, prepared, payer, left)
                 except _AnswersAppeared:
                     continue
             for request in missing:
                 row = rows[request.tag]
                 if row.state == _PENDING:
+                    if row.entry not in left:  # it was found, and not charged here
+                        PENDING.begin(row.entry)
+                        left.add(row.entry)
                     answer = self._finish(request, row, prepared.pop(request.tag, None))
+                    left.discard(row.entry)
+                    PENDING.end(row.entry, is_left=False)
                 else:
                     answer = row.to_answer(self._key)
                 found[request.tag] = answer
@@ -292,7 +332,7 @@ class AnswerBook:
         where = f"state = ? AND version < ? AND base IN ({_mark(bases)}) AND tag NOT IN ({_mark(tags)})"
         values = (_PENDING, self._version, *bases, *tags)
 
-        def read(session: Session) -> tuple[dict[str, _AnswerRow], bool]:
+        def read(session: Session) -> tuple[dict[str, _AnswerRow], _Lost]:
             rows = _select_rows(session, tags)
             for request in requests:
                 if request.older is not None and request.tag not in rows:
@@ -300,20 +340,26 @@ class AnswerBook:
                     if known is not None and known.state == _STORED:
                         rows[request.tag] = known
             if len(rows) == len(tags):
-                return rows, False
-            found = session.execute(f"SELECT 1 FROM {_ANSWERS} WHERE {where}", values).fetchone()
-            return rows, found is not None
+                return rows, []
+            found = session.execute(f"SELECT tag, entry, time FROM {_ANSWERS} WHERE {where}", values).fetchall()
+            return rows, [(tag, entry) for tag, entry, time in found if PENDING.is_lost(entry, time)]
 
         def mark(session: Session) -> int:
-            return int(session.execute(f"{_LOSE} WHERE {where}", (_LOST, *values)).rowcount)
+            found = [session.execute(f"{_LOSE} WHERE {_IS_PENDING}", one).rowcount for one in marked]
+            return sum(int(count) for count in found)
 
-        rows, has_lost = self._ledger.read_beside(read)
-        if has_lost and self._writer.run(mark):
+        rows, lost = self._ledger.read_beside(read)
+        marked = [(_LOST, tag, entry, _PENDING) for tag, entry in lost]
+        if marked and self._writer.run(mark) > 0:
             raise ServiceProblem("answer_lost")
         return rows
 
     def _charge(
-        self, requests: Sequence[AnswerRequest], prepared: dict[str, _PreparedAnswer], payer: Payer
+        self,
+        requests: Sequence[AnswerRequest],
+        prepared: dict[str, _PreparedAnswer],
+        payer: Payer,
+        left: set[str],
     ) -> dict[str, _AnswerRow]:
         """Charge answers and write their rows, in one transaction.
 
@@ -324,9 +370,13 @@ class AnswerBook:
         if len(requests) == 1 and self._busy == 1 and name not in self._rejected:
             prepared[requests[0].tag].compute_in(self._computing)
         is_charged = False
+        begun: set[str] = set()  # before the commit, after which others see the rows
         try:
-            rows = self._commit(requests, prepared, payer)
+            rows = self._commit(requests, prepared, payer, begun)
             is_charged = True
+            charged = {row.entry for row in rows.values()}
+            left |= charged
+            begun -= charged
         except ServiceProblem:
             self._rejected.add(name)
             raise
@@ -334,16 +384,23 @@ class AnswerBook:
             if not is_charged:
                 for one in prepared.values():
                     one.drop()
+            for entry in begun:  # of transactions that were undone
+                PENDING.end(entry, is_left=False)
         self._rejected.discard(name)
         return rows
 
     def _commit(
-        self, requests: Sequence[AnswerRequest], prepared: dict[str, _PreparedAnswer], payer: Payer
+        self,
+        requests: Sequence[AnswerRequest],
+        prepared: dict[str, _PreparedAnswer],
+        payer: Payer,
+        begun: set[str],
     ) -> dict[str, _AnswerRow]:
         guarantees: list[Guarantee] = [prepared[request.tag].release.guarantee for request in requests]
         adjacency = prepared[requests[0].tag].release.adjacency
         reserved = self._reserve((payer.name, requests[0].offer.action), guarantees, adjacency)
         rows: list[_AnswerRow] = []
+        written: list[Entry] = []
         cost = sum((Decimal(repr(float(one.epsilon))) for one in guarantees), Decimal(0))
 
         def check(session: Session) -> None:
@@ -356,10 +413,15 @@ class AnswerBook:
             _write_spending(session, payer.name, after)
 
         def record(session: Session, entries: list[Entry]) -> None:
+            self._head.check_next(session, entries[0])
             rows.clear()  # a database may run the work again after a conflict
+            written[:] = entries
+            for new in {one.hash for one in entries} - begun:
+                PENDING.begin(new)
+                begun.add(new)
             for request, guarantee, entry in zip(requests, guarantees, entries, strict=True):
                 promise = request.offer.hash_promise(guarantee)
-                row = make_pending_row(request, promise, entry.hash)
+                row = make_pending_row(request, promise, entry.hash, self._key)
                 facts = (request.base, self._version, request.offer.action, payer.name, entry.time)
                 session.execute(
                     f"INSERT INTO {_ANSWERS} ({_COLUMNS}, base, version, action, caller, time) "
@@ -375,6 +437,7 @@ class AnswerBook:
             is_covered = False
         if not is_covered:
             raise ServiceProblem("budget_exhausted")
+        self._head.note(written[-1])
         return {row.tag: row for row in rows}
 
     def _reserve(self, name: tuple[str, str], guarantees: list[Guarantee], adjacency: Adjacency) -> PendingCharge:
@@ -398,6 +461,10 @@ class AnswerBook:
 
     def _draw(self, request: AnswerRequest, row: _AnswerRow, prepared: _PreparedAnswer | None) -> PackedAnswer:
         """Draw the noise of a charge. The same row gives the same noise, and only for the same records and promise."""
+        if row.proof is None:  # of a version of the library that kept none
+            self._give_up(row)
+            raise ServiceProblem("answer_lost")
+        row.check_proof(self._key)
         assert row.seed is not None
         secret = self._key.derive_secret("release", self._name, bytes.fromhex(row.seed))
         key = ReleaseKey(secret, release=row.entry, snapshot=self._snapshot, mechanism=f"{row.promise} {row.tag}")
@@ -413,14 +480,16 @@ class AnswerBook:
         """Store an answer and erase its seed, unless another request was first; return what is stored."""
 
         signer = self._key.signer.public
-        proof = row._replace(content=content, signer=signer).compute_proof(self._key)
+        new = row._replace(state=_STORED, seed=None, content=content, signer=signer)
+        proof = new.compute_proof(self._key)
+        new = new._replace(proof=proof)
 
         def work(session: Session) -> _AnswerRow | None:
-            session.execute(
+            changed = session.execute(
                 f"UPDATE {_ANSWERS} SET state = ?, seed = NULL, content = ?, signer = ?, proof = ? WHERE {_IS_PENDING}",
                 (_STORED, content, signer, proof, row.tag, row.entry, _PENDING),
-            )
-            return _select_rows(session, (row.tag,)).get(row.tag)
+            ).rowcount
+            return new if changed == 1 else _select_rows(session, (row.tag,)).get(row.tag)
 
         stored = self._writer.run(work)
         if stored is None or stored.entry != row.entry:  # another request has given this charge up
@@ -433,9 +502,10 @@ class AnswerBook:
         self._writer.run(lambda session: session.execute(f"{_LOSE} WHERE {_IS_PENDING}", values).rowcount)
 
 
-def make_pending_row(request: AnswerRequest, promise: str, entry: str) -> _AnswerRow:
+def make_pending_row(request: AnswerRequest, promise: str, entry: str, key: InstallationKey) -> _AnswerRow:
     """Make the row of a charge whose noise is not drawn yet, with a new seed."""
-    return _AnswerRow(request.tag, _PENDING, secrets.token_hex(32), promise, entry, None, None)
+    row = _AnswerRow(request.tag, _PENDING, secrets.token_hex(32), promise, entry, None, None)
+    return row._replace(proof=row.compute_proof(key))
 
 
 _COLUMNS = ", ".join(_AnswerRow._fields)

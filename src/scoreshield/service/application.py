@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,11 +21,12 @@ from scoreshield._version import VERSION
 from scoreshield.errors import InvalidInput, LedgerError, ScoreShieldError
 from scoreshield.service import key_paths, metrics, qdrant, sign_in, vector_stores
 from scoreshield.service.core import Service
-from scoreshield.service.dashboard import routes
+from scoreshield.service.dashboard import password, routes
+from scoreshield.service.interfaces import PROBLEM_STATUSES, FormRoute
 from scoreshield.service.mcp_tools import ToolEndpoint
 from scoreshield.service.observation import Observer, RequestFacts, read_facts
 from scoreshield.service.policy import InstallationPolicy
-from scoreshield.service.problems import MEDIA_TYPE, ServiceProblem
+from scoreshield.service.problems import MEDIA_TYPE, ServiceProblem, describe_faults
 from scoreshield.service.rest import ProblemModel, router
 from scoreshield.service.traces import RequestTraces, SpanProvider, open_provider
 
@@ -42,6 +44,14 @@ _HEADER_PAIRS = [(name.encode("ascii"), value.encode("ascii")) for name, value i
 _REPLACEABLE = {b"cache-control", b"content-security-policy"}
 _STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _PROBLEM = ProblemModel.model_json_schema()
+#: The paths of other programs' clients, which show the sentence of an error only in their own form. OpenAI's client has
+#: more paths than the service, and shows nothing of any other form.
+_FORMS: dict[type[FormRoute], re.Pattern[str]] = {
+    qdrant.QdrantRoute: re.compile("/collections(/|$)"),
+    vector_stores.OpenAIRoute: re.compile(
+        "/v1/(vector_stores|files|models|embeddings|responses|chat|completions)(/|$)"
+    ),
+}
 #: It answers also when the service is busy, so that a busy process is not taken for a dead one.
 _ALWAYS = "/livez"
 
@@ -85,11 +95,11 @@ def create_app(service: Service, spans: SpanProvider | None = None) -> FastAPI:
         lifespan=run,
         responses={
             status: {"description": "A problem document", "content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
-            for status in (400, 401, 403, 404, 408, 410, 413, 422, 429, 431, 503)
+            for status in PROBLEM_STATUSES
         },
     )
     app.state.service, app.state.counts = service, counts
-    pages = (sign_in.router, routes.router)
+    pages = (sign_in.router, password.router, routes.router)  # the last one has a page for every other path
     for one in (router, key_paths.router, metrics.router, qdrant.router, vector_stores.router, *pages):
         app.include_router(one)
     if service.policy.installation.oidc is not None:
@@ -128,6 +138,14 @@ def make_response(problem: ServiceProblem) -> Response:
     return Response(content, problem.status, {**problem.headers, "x-problem-code": problem.code}, MEDIA_TYPE)
 
 
+def make_response_in_form(path: str, problem: ServiceProblem) -> Response:
+    """Write a problem that was found before or beside the routes, in the form that clients of a path read."""
+    for form, pattern in _FORMS.items():
+        if pattern.match(path):
+            return form.make_response(problem)
+    return make_response(problem)
+
+
 def _answer_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceProblem)
     return make_response(error)
@@ -136,16 +154,14 @@ def _answer_problem(_: Request, error: Exception) -> Response:
 def _answer_validation(_: Request, error: Exception) -> Response:
     """Name the place of the fault, and no value."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return make_response(ServiceProblem("invalid_json"))
-    return make_response(ServiceProblem("invalid_request"))
+    return make_response(describe_faults(error.errors(), error.body))
 
 
-def _answer_http(_: Request, error: Exception) -> Response:
+def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
-    response = make_response(ServiceProblem(codes.get(error.status_code, "invalid_request")))
+    problem = ServiceProblem(codes.get(error.status_code, "invalid_request"))
+    response = make_response_in_form(request.url.path, problem)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
@@ -197,12 +213,13 @@ class ServiceMiddleware:
             else:
                 await _send_bytes(known, send_with_headers)
         except ServiceProblem as problem:
-            await make_response(problem)(scope, receive, send_with_headers)
+            await make_response_in_form(scope["path"], problem)(scope, receive, send_with_headers)
         except Exception as error:
             # Neither the text nor the frames of an unforeseen error may reach a log or a caller.
             LOG.error("unforeseen error", extra={"facts": {"kind": type(error).__name__}})
             if not has_started:
-                await make_response(ServiceProblem("internal_error"))(scope, receive, send_with_headers)
+                response = make_response_in_form(scope["path"], ServiceProblem("internal_error"))
+                await response(scope, receive, send_with_headers)
         finally:
             self._running -= 1
             facts = read_facts(scope, status, code, time.monotonic() - begin)

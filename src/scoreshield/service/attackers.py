@@ -58,15 +58,15 @@ def _write_rates(advantage: float, detected: float) -> AttackerRates:
     return AttackerRates(format_right_guesses(advantage), f"{share} %", choose_verdict(advantage, detected))
 
 
-def describe_charges(name: str, ledger: Ledger, offered: Guarantee) -> dict[str, Any]:
+def describe_charges(name: str, ledger: Ledger, offered: Guarantee, head: str) -> dict[str, Any]:
     """Write the certificate of all charges of a collection, as the ledger composes them.
 
     Args:
         name: The collection.
-        ledger: Its ledger. The head is read first, so that the epsilon covers all entries up to it.
+        ledger: Its ledger.
         offered: The guarantee of one answer of the collection, which says what a neighbour is.
+        head: The head of its chain. It was read before, so that the epsilon covers all entries up to it.
     """
-    head = ledger.head()
     spent = ledger.spent_on(name)
     delta = ledger.delta if spent else 0.0
     rates = bound_rates(spent, delta)

@@ -20,6 +20,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from scoreshield._version import VERSION
+from scoreshield.errors import InvalidInput
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.service.answers import AnswerBook, AnswerRequest, Payer, StoredAnswer, make_pending_row
 from scoreshield.service.application import ServiceMiddleware, add_error_handlers, log_request
@@ -57,7 +58,7 @@ class UnchargedBook(AnswerBook):
         answers = []
         for request in requests:
             offer = request.offer
-            row = make_pending_row(request, offer.hash_promise(offer.guarantee), secrets.token_hex(32))
+            row = make_pending_row(request, offer.hash_promise(offer.guarantee), secrets.token_hex(32), self._key)
             content = self._draw(request, row, None).content
             answers.append(StoredAnswer(content, row.entry, self._key.signer.public, is_fresh=True))
         return answers
@@ -108,11 +109,15 @@ class AuditService:
             raise ServiceProblem("action_not_allowed")
         if len({len(row) for row in body.embeddings}) != 1:
             raise ServiceProblem("invalid_request")
-        vectors = np.array(body.embeddings, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            vectors = np.array(body.embeddings, dtype=np.float32)
         if not np.isfinite(vectors).all():
             raise ServiceProblem("invalid_request")
-        served = AuditedCollection(name, policy, CollectionData(vectors, range(len(vectors)), {}), self.key)
-        answer = served.search(_PAYER, action, [served.read_query(body.query)], body.k)[0]
+        try:
+            served = AuditedCollection(name, policy, CollectionData(vectors, range(len(vectors)), {}), self.key)
+            answer = served.search(_PAYER, action, [served.read_query(body.query)], body.k)[0]
+        except InvalidInput:  # such as fewer records than the policy asks for
+            raise ServiceProblem("invalid_request") from None
         signed = self.key.signer.sign_document({**describe_answer(served, action, answer), "request": request})
         return write_canonical_json(signed).encode("ascii")
 

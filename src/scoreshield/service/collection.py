@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -31,8 +31,10 @@ from scoreshield.service.policy import CollectionPolicy, StorePolicy
 from scoreshield.stores.opening import open_store
 from scoreshield.stores.pinned import PinnedStore
 
+T = TypeVar("T")
 FieldValue = str | int | float | bool | None
 _HASHED_ROWS = 10_000  # converted at a time
+_READINGS = 3  # of a file that is replaced meanwhile
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -70,9 +72,21 @@ class CollectionData:
         mac.update(self.vectors.data.cast("B"))
         return mac.hexdigest()
 
-    def hash_vectors(self, key: InstallationKey) -> str:
-        """Compute the keyed hash of the vectors in single precision, which finds the same records again."""
-        return self._hash_vectors(key.derive_secret("vectors"), "<f4")
+    def hash_vectors(self, key: InstallationKey) -> tuple[str, str]:
+        """Compute the keyed hashes of the vectors in single precision, which find the same records again.
+
+        The first one is of the vectors in any order: the sum of the keyed hashes of all rows, modulo 2^64 in each of
+        four parts. The second one, of the vectors in their order, is what earlier versions of the library kept.
+        """
+        secret, ordered = key.derive_secret("rows"), key.derive_secret("vectors")
+        total = np.zeros(4, dtype="<u8")
+        for part in self._list_parts():
+            rows = _narrow(part) + np.float32(0)  # no -0.0
+            digests = b"".join(hashlib.sha256(secret + row.tobytes()).digest() for row in rows)
+            total += np.frombuffer(digests, dtype="<u8").reshape(-1, 4).sum(axis=0, dtype="<u8")
+        facts = write_canonical_json({"shape": list(self.vectors.shape)}).encode()
+        unordered = hmac.digest(secret, facts + b"\0" + total.tobytes(), "sha256").hex()
+        return unordered, self._hash_vectors(ordered, "<f4")
 
     def hash_values(self, key: InstallationKey) -> str:
         """Compute the keyed hash of the values of the vectors, whatever their type. Answers are found by it.
@@ -109,10 +123,35 @@ def load_collection(name: str, policy: CollectionPolicy) -> CollectionData:
     if policy.store is not None:
         return _read_store(name, policy, policy.store)
     assert policy.file is not None
-    vectors = np.array(_embeddings.as_rows(_files.read_array(policy.file, name=policy.array)), order="C")
+    file = policy.file
+    vectors, found = _read_unchanged(name, file, lambda: _read_file(file, policy))
+    return _check_data(name, policy, vectors, found)
+
+
+def _read_unchanged(name: str, path: Path, read: Callable[[], T]) -> T:
+    """Read a file that is opened several times, again if it was replaced meanwhile: ids must be those of their rows."""
+    for _ in range(_READINGS):
+        before, found = _identify_content(path), read()
+        if _identify_content(path) == before:
+            return found
+    raise InvalidInput(f"The file {path} of collection {name} changed each time that it was read.")
+
+
+def _read_file(path: Path, policy: CollectionPolicy) -> tuple[NDArray[Any], dict[str, list[Any]]]:
+    """Read the vectors of a file, and then its ids and public fields, which opens it again."""
+    vectors = np.array(_embeddings.as_rows(_files.read_array(path, name=policy.array)), order="C")
     _embeddings.check_finite(vectors)
     columns = [*([policy.ids] if policy.ids is not None else []), *policy.fields]
-    return _check_data(name, policy, vectors, _read_columns(policy.file, columns) if columns else {})
+    return vectors, _read_columns(path, columns) if columns else {}
+
+
+def _identify_content(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced or written; None if it cannot be seen, which reading explains."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _check_data(
@@ -149,7 +188,8 @@ def _read_store(name: str, policy: CollectionPolicy, store: StorePolicy) -> Coll
     if policy.public_file is None or policy.ids is None:
         vectors.flags.writeable = False
         return CollectionData(vectors, ids, {})
-    found = _read_columns(policy.public_file, [policy.ids, *policy.fields])
+    file, wanted = policy.public_file, [policy.ids, *policy.fields]
+    found = _read_unchanged(name, file, lambda: _read_columns(file, wanted))
     places = {_convert_id(name, one): place for place, one in enumerate(found[policy.ids])}
     if set(places) != set(ids) or len(places) != len(found[policy.ids]):
         raise InvalidInput(f"The public_file of collection {name} must hold each id of its store once, and no other.")

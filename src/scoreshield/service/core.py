@@ -7,6 +7,7 @@ collection with `Service.open`, and asks with `ServedCollection.search`. So all 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import tempfile
 import threading
@@ -14,26 +15,29 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from anyio import CapacityLimiter
 
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.privacy.guarantee import Guarantee
-from scoreshield.privacy.ledger import Account
+from scoreshield.privacy.ledger import Account, Ledger
 from scoreshield.privacy.ledger.entries import Entry, write_canonical_json
 from scoreshield.releases.index import IndexRelease
 from scoreshield.service.access import ApiKey, KeyTable, RateLimiter
 from scoreshield.service.answers import AnswerBook, Payer, StoredAnswer
 from scoreshield.service.collection import CollectionData, FieldValue, load_collection, register_version
-from scoreshield.service.embedding import make_text_embedder
+from scoreshield.service.embedding import TextEmbedder, make_text_embedder
 from scoreshield.service.events import EventTable
+from scoreshield.service.heads import SeenHead
 from scoreshield.service.installation import InstallationKey, hash_text, open_installation_key
 from scoreshield.service.memory import KnownBody, SizedCache, hash_request
 from scoreshield.service.offers import (
     MOST_LEFT,
     Query,
     QueryOffer,
+    describe_promise,
     find_cost_faults,
     make_offers,
     parse_index,
@@ -49,8 +53,16 @@ from scoreshield.service.policy import (
 )
 from scoreshield.service.problems import ServiceProblem
 from scoreshield.service.rates import SharedRateLimiter
-from scoreshield.service.tables import InstallationDatabase, open_collection_ledger
+from scoreshield.service.tables import (
+    InstallationDatabase,
+    StatementRunner,
+    check_limit,
+    explain_missing_ledger,
+    find_collection_ledger,
+    open_collection_ledger,
+)
 
+LOG = logging.getLogger("scoreshield.service")
 #: How long an Idempotency-Key is remembered.
 _REPEAT_TIME = timedelta(hours=24)
 #: Who is charged for an index, which the service releases when it starts. No caller of a policy can have this name.
@@ -64,6 +76,10 @@ _SHARED_VECTORS = (
     "The vectors of collection {name} have been served under another name, so their budget would start again; "
     "two collections may not share records."
 )
+_OTHER_LEDGER = (
+    "The ledger of collection {name} is not the one that it had before, so its budget would start again; "
+    "restore the ledger."
+)
 _NO_INDEX = "The index of collection {name} cannot be released: {reason}"
 #: Settings of the installation that a reload cannot change.
 _FIXED = {"address", "behind_proxy", "database", "key_file", "largest_head", "oidc", "port", "request_seconds"} | {
@@ -73,6 +89,10 @@ _FIXED = {"address", "behind_proxy", "database", "key_file", "largest_head", "oi
 }
 #: The most bytes of bodies that a process keeps for each collection.
 _BODY_BYTES = 2**25
+#: How many requests with a text each collection handles at a time. Others wait, without a thread.
+_TEXT_THREADS = 16
+#: The share of the requests at a time that may wait for the texts or the entries of one collection: one of so many.
+_WAITING_SHARE = 4
 #: What comes before the name of a collection in the paths of the interfaces.
 _CONTAINERS = ("collections", "vector_stores")
 #: A test of the public fields of a record.
@@ -123,6 +143,61 @@ class ServedAnswer:
     is_fresh: bool
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class CollectionCandidate:
+    """A collection of a policy that was read and checked. Nothing was made or written for it yet.
+
+    Attributes:
+        name: Its name.
+        policy: Its part of the policy.
+        data: Its records.
+        offers: What it answers, by action.
+        embedder: What makes vectors of texts, if it has one.
+        vectors: The keyed hashes that find the same records under another name.
+        snapshot: The keyed hash of the state of its data.
+        values: The keyed hash that answers are found by.
+    """
+
+    name: str
+    policy: CollectionPolicy
+    data: CollectionData
+    offers: dict[str, QueryOffer]
+    embedder: TextEmbedder | None
+    vectors: tuple[str, ...]
+    snapshot: str
+    values: str
+
+    @classmethod
+    def read(cls, name: str, policy: CollectionPolicy, key: InstallationKey) -> CollectionCandidate:
+        """Read the records of a collection, and check what the policy says about them."""
+        data = load_collection(name, policy)
+        offers = make_offers(name, policy, data)
+        faults = find_cost_faults(name, policy, offers)
+        if faults:
+            raise InvalidInput(" ".join(faults))
+        embedder = None if policy.embedder is None else make_text_embedder(name, policy.embedder, data.dimension)
+        hashes = (data.hash_vectors(key), data.compute_snapshot(key), data.hash_values(key))
+        return cls(name, policy, data, offers, embedder, *hashes)
+
+    def open_book(self, ledger: Ledger, key: InstallationKey, version: int, head: SeenHead) -> AnswerBook:
+        """Open the answers of this state of the data."""
+        return AnswerBook(ledger, self.name, version, self.values, key, older=self.snapshot, head=head)
+
+    def check_index(self, ledger: Ledger, key: InstallationKey) -> None:
+        """Check that the budget covers the index if it is offered and was not charged for these vectors.
+
+        Raises:
+            InvalidInput: It does not. Nothing is charged.
+        """
+        offer = self.offers.get("index")
+        if offer is None or ledger.account(self.name).count_fitting(offer.guarantee, most=1):
+            return
+        book = self.open_book(ledger, key, 1, SeenHead())
+        if book.find_state(book.make_request(offer, None)) is None:
+            reason = ServiceProblem("budget_exhausted").detail
+            raise InvalidInput(_NO_INDEX.format(name=self.name, reason=reason))
+
+
 class ServedCollection:
     """One collection, in the state of its data that was loaded.
 
@@ -134,29 +209,19 @@ class ServedCollection:
         version: The number of the state of the data.
         offers: What it answers, by action.
         bodies: Bodies of responses that were sent, by `hash_request`. Interfaces keep theirs here.
+        text_threads: Where requests with a text run: an embedder that is slow holds up texts of its collection alone.
+        entry_threads: Where requests that check all entries run, one at a time: a check of a long ledger takes seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        policy: CollectionPolicy,
-        data: CollectionData,
-        database: str,
-        key: InstallationKey,
-        *,
-        is_made: bool = True,
-    ) -> None:
-        self.name, self.policy, self.data = name, policy, data
-        budget = policy.budget
-        ledger = open_collection_ledger(database, name, epsilon=budget.epsilon, delta=budget.delta, is_made=is_made)
-        self.account: Account = ledger.account(name)
-        snapshot = data.compute_snapshot(key)
-        self.version = register_version(ledger, snapshot)
-        self.offers: dict[str, QueryOffer] = make_offers(name, policy, data)
-        kind = policy.embedder
-        self._embedder = None if kind is None else make_text_embedder(name, kind, data.dimension)
-        self._book = AnswerBook(ledger, name, self.version, data.hash_values(key), key, older=snapshot)
+    def __init__(self, candidate: CollectionCandidate, ledger: Ledger, key: InstallationKey, head: SeenHead) -> None:
+        self.name, self.policy, self.data = candidate.name, candidate.policy, candidate.data
+        self.offers, self._embedder = candidate.offers, candidate.embedder
+        self.account: Account = ledger.account(self.name)
+        self.version = register_version(ledger, candidate.snapshot)
+        self._head = head
+        self._book = candidate.open_book(ledger, key, self.version, head)
         self.bodies: SizedCache[KnownBody] = SizedCache(_BODY_BYTES)
+        self.text_threads, self.entry_threads = CapacityLimiter(_TEXT_THREADS), CapacityLimiter(1)
         self._index: tuple[IndexRelease, StoredAnswer] | None = None
         self._lock = threading.Lock()
 
@@ -173,19 +238,13 @@ class ServedCollection:
             raise ServiceProblem("action_not_allowed")
         return self.offers[action]
 
-    def check_index(self) -> None:
-        """Check that the budget covers the index if it is offered and was not released for this version of the data.
+    def check_ledger(self) -> None:
+        """Check that the ledger can be read, and that it is not older than what was charged to it.
 
         Raises:
-            InvalidInput: It does not. Nothing is charged.
+            ScoreShieldError: It cannot be read, or it is.
         """
-        if "index" not in self.offers or self._index is not None:
-            return
-        offer = self.offers["index"]
-        is_charged = self._book.find_state(self._book.make_request(offer, None)) is not None
-        if not is_charged and not self.account.count_fitting(offer.guarantee, most=1):
-            reason = ServiceProblem("budget_exhausted").detail
-            raise InvalidInput(_NO_INDEX.format(name=self.name, reason=reason))
+        self._head.check(self.account.ledger)
 
     def release_index(self) -> None:
         """Release the index if it is offered and was not released for this version of the data."""
@@ -200,6 +259,11 @@ class ServedCollection:
         """Return the released index as a file."""
         self.find_offer("index")
         return self._open_index()[1]
+
+    @property
+    def index_file_name(self) -> str:
+        """The name of the index as a file. That of a dummy collection says so."""
+        return f"{'dummy-' if self.policy.dummy else ''}{self.name}.npz"
 
     def search(
         self, payer: Payer, action: str, queries: Sequence[Query], k: int | None = None, where: Filter | None = None
@@ -295,20 +359,58 @@ class ServedCollection:
         left = self.account.count_fitting(offer.guarantee, most=MOST_LEFT)
         if caller is None or grant is None or grant.allowance is None:
             return left
-        spending, allowance = self._book.read_spending(caller.name), grant.allowance
-        if allowance.queries is not None:
-            left = min(left, max(0, allowance.queries - spending.queries))
-        if allowance.epsilon is not None:
-            rest = max(0.0, allowance.epsilon - float(spending.epsilon))
-            left = min(left, math.floor(rest / offer.guarantee.epsilon * (1 + 1e-12)))
-        return left
+        allowed = grant.allowance.count_left(*self._book.read_spending(caller.name), offer.guarantee.epsilon)
+        return left if allowed is None else min(left, allowed)
 
     def find_entry(self, hash_: str) -> Entry:
         """Find an entry of this collection's ledger."""
         entry = self.account.ledger.entry(hash_)
         if entry is None:
             raise ServiceProblem("unknown_entry")
+        self.check_entry(entry)
         return entry
+
+    def check_entry(self, entry: Entry) -> None:
+        """Check that an entry is as it was written, before it is shown or signed.
+
+        Raises:
+            ServiceProblem: It was changed outside of the service.
+        """
+        if not entry.hash or entry.compute_hash() != entry.hash:
+            self._report_change(entry.id)
+
+    def check_chain(self, kept: list[Entry] | None = None) -> str:
+        """Check all entries, before something about all of them is signed; return the head of their chain.
+
+        Args:
+            kept: A list to which the entries are added, up to that head.
+
+        Raises:
+            ServiceProblem: An entry was changed, removed or inserted, or the ledger is older than its charges.
+        """
+        self.check_ledger()
+        found = self.account.ledger.verify_in_use(kept)
+        if not found:
+            self._report_change(found.first_bad)
+        return found.head
+
+    def describe_entries(self) -> dict[str, Any]:
+        """Describe all entries and the head of their chain, after `check_chain`."""
+        entries: list[Entry] = []
+        head = self.check_chain(entries)
+        return self.mark({"collection": self.name, "head": head, "entries": [entry.to_dict() for entry in entries]})
+
+    def _report_change(self, number: int | None) -> NoReturn:
+        facts = {"collection": self.name, "entry": number}
+        LOG.error("the ledger was changed outside of the service", extra={"facts": facts})
+        raise ServiceProblem("ledger_unavailable")
+
+    def find_guarantee(self, hash_: str) -> Guarantee:
+        """Find the guarantee of an entry. Draws of an index, which another program charges, have none of their own."""
+        try:
+            return Guarantee.from_dict(self.find_entry(hash_).to_dict()["guarantee"])
+        except InvalidInput:
+            raise ServiceProblem("unknown_entry") from None
 
     def _open_index(self) -> tuple[IndexRelease, StoredAnswer]:
         with self._lock:
@@ -323,8 +425,7 @@ class ServedCollection:
         found = index.search(query, self.data.size if where is not None else k)
         pairs = zip(found.indices.tolist(), found.scores.tolist(), strict=True)
         chosen = [pair for pair in pairs if where is None or self._matches(pair[0], where)]
-        guarantee = index.guarantee
-        promise = {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "mechanism": guarantee.mechanism}
+        promise = describe_promise(index.guarantee)
         hits = [self._make_hit(*pair) for pair in chosen[:k]]
         return ServedAnswer(hits, promise, stored.entry, stored.signer, is_fresh=False)
 
@@ -360,19 +461,30 @@ class Service:
         _check_contradictions(policy)
         self._state = ServedState(policy, {})
         here = policy.installation
+        self.is_ready = False
+        self._dummies: tempfile.TemporaryDirectory[str] | None = None
         self.database = InstallationDatabase(here.database)
+        try:
+            self._start(policy)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, policy: Policy) -> None:
+        here = policy.installation
         self.database.prepare()
         is_first = self._read_fact(_KEY_FACT) is None
         self.key = open_installation_key(here.key_file, is_made=is_first)
         self._pin(_KEY_FACT, self.key.fingerprint, "The installation key is not the one of this database.")
-        self._record_policy(policy)
         self.keys = KeyTable(self.database)
         self.people, self.events = PeopleTable(self.database, self.key), EventTable(self.database)
         self.rates = SharedRateLimiter(self.database) if here.shared_rates else RateLimiter()
-        self._dummies: tempfile.TemporaryDirectory[str] | None = None
         self._reloading = threading.Lock()
         self._checked = -math.inf
+        self._heads: dict[str, SeenHead] = {}  # by the id of the ledger
         self.collections.update(self._open_collections(policy))
+        self._record_policy(policy)
+        self.forget_old_events()
         self.is_ready = True
 
     @property
@@ -400,7 +512,12 @@ class Service:
                     raise InvalidInput(f"The setting installation.{setting} changes with a restart alone.")
             opened = self._open_collections(policy)
             self._record_policy(policy)
+            self.events.forget_old(policy.installation.event_days)
             self._state = ServedState(policy, opened)
+
+    def forget_old_events(self) -> None:
+        """Delete the events that are older than the policy keeps them."""
+        self.events.forget_old(self.policy.installation.event_days)
 
     def check_databases(self) -> None:
         """Read from every database, unless this succeeded a moment ago. Anyone may ask for it.
@@ -413,7 +530,7 @@ class Service:
             return
         self.database.read("SELECT COUNT(*) FROM scoreshield_service_facts")
         for served in self.collections.values():
-            served.account.ledger.head()
+            served.check_ledger()
         self._checked = now
 
     def close(self) -> None:
@@ -487,6 +604,28 @@ class Service:
             return None
         return caller, known
 
+    def find_text_threads(self, served: ServedCollection) -> CapacityLimiter:
+        """Find where a request with a text runs. Only the thread of the event loop may ask.
+
+        Raises:
+            ServiceProblem: Too many requests wait for the embedder. They would take the places of all others.
+        """
+        return self._check_waiting(served.text_threads)
+
+    def find_entry_threads(self, served: ServedCollection) -> CapacityLimiter:
+        """Find where a request that checks all entries runs. Only the thread of the event loop may ask.
+
+        Raises:
+            ServiceProblem: Too many requests wait for such a check. They would take the places of all others.
+        """
+        return self._check_waiting(served.entry_threads)
+
+    def _check_waiting(self, threads: CapacityLimiter) -> CapacityLimiter:
+        most = max(1, self.policy.installation.most_requests // _WAITING_SHARE)
+        if threads.statistics().tasks_waiting >= most:
+            raise ServiceProblem("too_busy", headers={"retry-after": "1"})
+        return threads
+
     def list_collections(self, caller: Caller) -> list[ServedCollection]:
         """List the collections that a caller may see."""
         return [self.open(caller, name)[0] for name in self.collections if self._may_see(caller, name)]
@@ -505,7 +644,7 @@ class Service:
         now = datetime.now(UTC)
         table = "scoreshield_service_repeats"
 
-        def work(execute: Any) -> str:
+        def work(execute: StatementRunner) -> str:
             oldest = (now - _REPEAT_TIME).isoformat(timespec="seconds")
             execute(f"DELETE FROM {table} WHERE time < :oldest", oldest=oldest)
             execute(
@@ -524,6 +663,17 @@ class Service:
         key = self.key.find_signer(signer)
         return write_canonical_json(key.sign_document(document)).encode("ascii")
 
+    def sign_certificate(self, served: ServedCollection, guarantee: Guarantee, entry: str | None) -> bytes:
+        """Sign the certificate of one action of a collection, or of one entry of its ledger.
+
+        Args:
+            served: The collection.
+            guarantee: What the certificate states.
+            entry: The hash of the entry; None for an action.
+        """
+        document = {"collection": served.name, "entry": entry, "certificate": str(guarantee)}
+        return self.sign(served.mark({**document, "guarantee": guarantee.to_dict()}))
+
     def _may_see(self, caller: Caller, name: str) -> bool:
         try:
             self.open(caller, name)
@@ -532,13 +682,16 @@ class Service:
         return True
 
     def _open_collections(self, policy: Policy) -> dict[str, ServedCollection]:
-        """Read and check all collections of a policy, and then charge the indexes that are new.
+        """Read and check all collections of a policy, then make what is missing, and then charge indexes that are new.
 
-        A collection that cannot be served stops this before anything is charged.
+        A collection that cannot be served stops this before anything is made or charged for any of them.
         """
-        opened = {name: self._open_collection(name, one) for name, one in policy.collections.items()}
-        for served in opened.values():
-            served.check_index()
+        candidates = [CollectionCandidate.read(name, one, self.key) for name, one in policy.collections.items()]
+        self._check_vectors(candidates)
+        for candidate in candidates:
+            if not candidate.policy.dummy:
+                self._check_ledger(candidate, policy)
+        opened = {one.name: self._open_collection(one, policy) for one in candidates}
         for name, served in opened.items():
             try:
                 served.release_index()
@@ -546,32 +699,63 @@ class Service:
                 raise InvalidInput(_NO_INDEX.format(name=name, reason=problem.detail)) from None
         return opened
 
-    def _open_collection(self, name: str, policy: CollectionPolicy) -> ServedCollection:
-        database = self._find_dummy_database() if policy.dummy else self.policy.installation.database
-        data = load_collection(name, policy)
+    def _check_vectors(self, candidates: Sequence[CollectionCandidate]) -> None:
+        """Check that no collection has the vectors of another one, of this policy or of an earlier one."""
+        names: dict[str, str] = {}
+        for one in candidates:
+            if one.policy.dummy:
+                continue
+            for vectors in one.vectors:
+                known = self._read_fact(f"vectors {vectors}") or names.setdefault(vectors, one.name)
+                if known != one.name:
+                    raise InvalidInput(_SHARED_VECTORS.format(name=one.name))
+
+    def _check_ledger(self, candidate: CollectionCandidate, policy: Policy) -> None:
+        """Check the ledger of a collection if there is one: its id, its limit, its head, and room for the index."""
+        name, budget = candidate.name, candidate.policy.budget
+        known = self._read_fact(f"ledger of {name}")
+        try:
+            ledger = find_collection_ledger(policy.installation.database, name)
+        except LedgerError:
+            if known is None:
+                raise
+            ledger = None
+        if ledger is None:
+            if known is not None:
+                raise explain_missing_ledger(name)
+            return
+        check_limit(ledger, name, epsilon=budget.epsilon, delta=budget.delta)
+        if known not in (None, ledger.id):
+            raise InvalidInput(_OTHER_LEDGER.format(name=name))
+        self._find_head(ledger).check(ledger)
+        candidate.check_index(ledger, self.key)
+
+    def _open_collection(self, candidate: CollectionCandidate, policy: Policy) -> ServedCollection:
+        """Open a collection that was checked. Its ledger is made if it is new, and what must not change is pinned."""
+        name, budget, is_dummy = candidate.name, candidate.policy.budget, candidate.policy.dummy
         fact = f"ledger of {name}"
-        records = f"vectors {data.hash_vectors(self.key)}"
-        if not policy.dummy and self._read_fact(records) not in (None, name):
-            raise InvalidInput(_SHARED_VECTORS.format(name=name))  # before anything is made
-        is_made = policy.dummy or self._read_fact(fact) is None
-        served = ServedCollection(name, policy, data, database, self.key, is_made=is_made)
-        if not policy.dummy:
-            self._pin(
-                fact,
-                served.account.ledger.id,
-                f"The ledger of collection {name} is not the one that it had before, so its budget would start again; "
-                "restore the ledger.",
-            )
-        faults = find_cost_faults(name, policy, served.offers)
-        if faults:
-            raise InvalidInput(" ".join(faults))
-        if not policy.dummy:
-            self._pin(records, name, _SHARED_VECTORS.format(name=name))
-            proved, fingerprint = f"proofs of {name}", self.key.compute_tag("proofs", served.account.ledger.id)
+        ledger = open_collection_ledger(
+            self._find_dummy_database() if is_dummy else policy.installation.database,
+            name,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            is_made=is_dummy or self._read_fact(fact) is None,
+        )
+        served = ServedCollection(candidate, ledger, self.key, self._find_head(ledger))
+        served.check_ledger()
+        if not is_dummy:
+            self._pin(fact, ledger.id, _OTHER_LEDGER.format(name=name))
+            for vectors in candidate.vectors:
+                self._pin(f"vectors {vectors}", name, _SHARED_VECTORS.format(name=name))
+            proved, fingerprint = f"proofs of {name}", self.key.compute_tag("proofs", ledger.id)
             if self._read_fact(proved) is None:  # later an answer without a proof was not stored by the service
                 served.prove_older_answers()
             self._pin(proved, fingerprint, f"The facts about the answers of collection {name} were changed.")
         return served
+
+    def _find_head(self, ledger: Ledger) -> SeenHead:
+        """Find what was seen of a ledger, also by states that were served before a reload."""
+        return self._heads.setdefault(ledger.id, SeenHead())
 
     def _find_dummy_database(self) -> str:
         """Return the address beside which the ledgers of dummy collections lie: a folder that ends with the service."""
@@ -586,7 +770,7 @@ class Service:
     def _pin(self, name: str, value: str, fault: str) -> None:
         """Remember a fact of the installation at its first start, and raise an error if it is another one later."""
 
-        def work(execute: Any) -> str:
+        def work(execute: StatementRunner) -> str:
             table = "scoreshield_service_facts"
             execute(
                 f"INSERT INTO {table} (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING",
@@ -622,9 +806,7 @@ def _check_contradictions(policy: Policy) -> None:
 def describe_guarantee(guarantee: Guarantee) -> dict[str, Any]:
     """Describe a guarantee in a few public numbers."""
     return {
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "mechanism": guarantee.mechanism,
+        **describe_promise(guarantee),
         "sampler": guarantee.sampler,
         "adjacency": guarantee.adjacency.to_dict(),
         "sentence": guarantee.sentence,

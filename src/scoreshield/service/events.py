@@ -1,4 +1,4 @@
-"""Events: who signed in, who failed to, and who made, replaced or ended an API key.
+"""Events: who signed in, who failed to, who made, replaced or ended an API key, and who was charged for a question.
 
 Each event is a row of the database, in the transaction of what happened, and a line of the log. Neither holds a secret:
 no password, no key, no session, and no name that belongs to no person, since people type passwords into wrong fields.
@@ -7,12 +7,11 @@ no password, no key, no session, and no name that belongs to no person, since pe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Literal
 
-from scoreshield.service.tables import InstallationDatabase
+from scoreshield.service.tables import InstallationDatabase, StatementRunner
 
 EventKind = Literal[
     "signed in",
@@ -22,9 +21,11 @@ EventKind = Literal[
     "person created",
     "person disabled",
     "password set",
+    "password change failed",
     "key created",
     "key rotated",
     "key revoked",
+    "question charged",
 ]
 _TABLE = "scoreshield_service_events"
 _LOG = logging.getLogger("scoreshield.service.events")
@@ -54,7 +55,8 @@ class Event:
     Attributes:
         kind: What happened.
         author: Who did it.
-        subject: The name of the person or the prefix of the key that it happened to.
+        subject: The name of the person or the prefix of the key that it happened to, or the collection and the ledger
+            entry of a charge.
         time: When it happened; None for now.
     """
 
@@ -64,7 +66,7 @@ class Event:
     time: datetime | None = None
 
 
-def write_event(execute: Callable[..., Any], event: Event) -> None:
+def write_event(execute: StatementRunner, event: Event) -> None:
     """Write an event in the transaction of what happened, and to the log."""
     time = datetime.now(UTC) if event.time is None else event.time
     facts = {
@@ -91,6 +93,15 @@ class EventTable:
     def record(self, event: Event) -> None:
         """Write one event in a transaction of its own."""
         self._database.write(lambda execute: write_event(execute, event))
+
+    def forget_old(self, days: int | None) -> None:
+        """Delete the events that are older than a number of days; none of them where it is None."""
+        if days is None:
+            return
+        oldest = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
+        where = f"FROM {_TABLE} WHERE time < :oldest"
+        if self._database.read(f"SELECT 1 {where} LIMIT 1", oldest=oldest):
+            self._database.write(lambda execute: execute(f"DELETE {where}", oldest=oldest))
 
     def list_events(self, *, most: int = 100) -> list[Event]:
         """List the newest events, the newest first."""

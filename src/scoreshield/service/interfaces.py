@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +21,11 @@ from scoreshield.service.answers import Payer
 from scoreshield.service.collection import FieldValue
 from scoreshield.service.core import Filter, RecordTest, ServedAnswer, ServedCollection
 from scoreshield.service.offers import Query
-from scoreshield.service.problems import ServiceProblem
+from scoreshield.service.problems import ServiceProblem, describe_faults
 from scoreshield.service.rest import JSON, MOST_CONDITIONS, CallerRequest, Document, answer_once
 
+#: The statuses of problems that every path may answer with.
+PROBLEM_STATUSES = (400, 401, 403, 404, 408, 410, 413, 422, 429, 431, 503)
 #: Filters that are nested more deeply are rejected.
 MOST_DEPTH = 8
 _TOO_MANY = f"The filters of one request have at most {MOST_CONDITIONS} conditions."
@@ -62,6 +65,8 @@ async def respond(
     name: str,
     read: Callable[[ServedCollection], list[RankingRequest]],
     write: Callable[[ServedCollection, list[ServedAnswer]], dict[str, Any]],
+    *,
+    is_text: bool = False,
 ) -> Response:
     """Answer a search in the form of an interface. The same request gets the same bytes.
 
@@ -70,6 +75,7 @@ async def respond(
         name: The collection.
         read: Reads what is asked for, before anything is charged.
         write: Writes the answers in the form of the interface.
+        is_text: Whether ``read`` embeds a text.
     """
 
     def work(served: ServedCollection, payer: Payer, remember: Callable[[], None]) -> Document:
@@ -80,7 +86,7 @@ async def respond(
         answers = answer_parts(served, payer, parts)
         return write(served, answers), answers
 
-    return await answer_once(asked, name, "search", work)
+    return await answer_once(asked, name, "search", work, is_text=is_text)
 
 
 class ProblemRoute(APIRoute, ABC):
@@ -111,6 +117,11 @@ class FormRoute(ProblemRoute):
     def answer_problem(cls, request: Request, problem: ServiceProblem) -> Response:
         """Answer with the document of `write_error`."""
         del request
+        return cls.make_response(problem)
+
+    @classmethod
+    def make_response(cls, problem: ServiceProblem) -> Response:
+        """Write a problem in the form of the interface."""
         content = json.dumps(cls.write_error(problem), sort_keys=True).encode("ascii")
         return Response(content, problem.status, {**problem.headers, "x-problem-code": problem.code}, JSON)
 
@@ -122,7 +133,7 @@ class FormRoute(ProblemRoute):
 
 def describe_errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     """Describe the errors of an interface for OpenAPI: one form for every status."""
-    return {status: {"model": model, "description": "A problem"} for status in (400, 401, 403, 404, 410, 422, 429, 503)}
+    return {status: {"model": model, "description": "A problem"} for status in PROBLEM_STATUSES}
 
 
 def find_problem(error: Exception) -> ServiceProblem:
@@ -130,8 +141,7 @@ def find_problem(error: Exception) -> ServiceProblem:
     if isinstance(error, ServiceProblem):
         return error
     if isinstance(error, RequestValidationError):
-        is_json = error.errors()[0]["type"] != "json_invalid"
-        return ServiceProblem("invalid_request", _WRONG_FORM) if is_json else ServiceProblem("invalid_json")
+        return describe_faults(error.errors(), error.body)
     if isinstance(error, HTTPException):
         return ServiceProblem("invalid_json" if error.status_code == 400 else "invalid_request")
     return ServiceProblem("ledger_unavailable" if isinstance(error, LedgerError) else "internal_error")
@@ -177,7 +187,7 @@ class FieldTests:
     def is_one_of(self, name: Any, values: Any) -> RecordTest:
         """Test whether the field has one of these values. A truth value is no number."""
         field = self.find(name)
-        if not isinstance(values, list) or not all(isinstance(one, str | int | float) for one in values):
+        if not isinstance(values, list) or not all(isinstance(one, str | bool) or _is_number(one) for one in values):
             raise reject_form()
         wanted = {(isinstance(one, bool), one) for one in values}
         return lambda record: (isinstance(record[field], bool), record[field]) in wanted
@@ -202,4 +212,7 @@ class FieldTests:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether a value of a request is a number. A NaN or an infinity is none."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -25,10 +25,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logs() -> None:
-    """Send the logs of the service, and the warnings of its servers, to standard error."""
+    """Send the logs of the service, and warnings of all libraries, to standard error.
+
+    An embedder or a driver may write a text or a value into its messages. So no message of a library is written.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    levels = {"scoreshield.service": logging.INFO}
+    logging.captureWarnings(True)
+    levels: dict[str | None, int] = {None: logging.WARNING, "scoreshield.service": logging.INFO}
     levels |= dict.fromkeys(("uvicorn", "mcp", "opentelemetry"), logging.WARNING)
     for name, level in levels.items():
         logger = logging.getLogger(name)

@@ -6,8 +6,10 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, get_args
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.concurrency import run_in_threadpool
 from mcp import types
 from mcp.server import Server
@@ -130,7 +132,9 @@ class ToolEndpoint:
 
     async def _call_tool(self, context: Context, call: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            content = await run_in_threadpool(self._answer, context, call.name, call.arguments or {})
+            arguments = call.arguments or {}
+            answer = partial(self._answer, context, call.name, arguments)
+            content = await to_thread.run_sync(answer, limiter=self._find_threads(arguments))
             is_error = False
         except Exception as error:
             # Neither the text nor the frames of an unforeseen error may reach a log or a caller.
@@ -140,6 +144,14 @@ class ToolEndpoint:
             content, is_error = json.dumps(problem.to_dict(), sort_keys=True), True
         text = types.TextContent(type="text", text=content)
         return types.CallToolResult(content=[text], structured_content=json.loads(content), is_error=is_error)
+
+    def _find_threads(self, arguments: dict[str, Any]) -> CapacityLimiter | None:
+        """Find where a call runs: one with a text in those of its collection."""
+        name = arguments.get("collection")
+        served = self._service.collections.get(name) if isinstance(name, str) else None
+        if served is None or not isinstance(arguments.get("query"), str):
+            return None
+        return self._service.find_text_threads(served)
 
     def _answer(self, context: Context, name: str, arguments: dict[str, Any]) -> str:
         caller, service = _find_caller(context), self._service
@@ -157,13 +169,16 @@ class ToolEndpoint:
         served, grant = self._service.open(caller, wanted.collection, "search")
         query = wanted.query
         canonical = served.read_text(query) if isinstance(query, str) else served.read_query(query)
+        # As the path under /v1 would name the same request. What cannot be written is found before the charge.
+        try:
+            body = write_canonical_json({name: value for name, value in arguments.items() if name != "collection"})
+        except ValueError:
+            raise reject_form() from None
+        request = hash_request(f"/v1/collections/{served.name}/search", body.encode("ascii"))
         payer = Payer(caller.name, grant.allowance)
         answer = served.search(payer, "search", [canonical], wanted.k, wanted.filter)[0]
         if context.request is not None:
             context.request.state.is_fresh = answer.is_fresh
-        # As the path under /v1 would name the same request.
-        body = write_canonical_json({name: value for name, value in arguments.items() if name != "collection"})
-        request = hash_request(f"/v1/collections/{served.name}/search", body.encode("ascii"))
         document = {**describe_answer(served, "search", answer), "request": request}
         return self._service.sign(document, answer.signer).decode("ascii")
 

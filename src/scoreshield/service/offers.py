@@ -24,15 +24,16 @@ from scoreshield.geometry.passes import MeasuredRows
 from scoreshield.privacy.filters import PrivacyFilter
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger.entries import write_canonical_json
+from scoreshield.privacy.sampling.threads import count_threads
 from scoreshield.releases.index import IndexRelease, predict_index_worth, prepare_index
 from scoreshield.releases.matches import prepare_matches
 from scoreshield.releases.pipeline import PendingRelease
 from scoreshield.releases.results import MatchRelease, Release, ScoreRelease, TopKRelease, load
-from scoreshield.releases.scores import prepare_scores
+from scoreshield.releases.scores import PendingScores, prepare_scores
 from scoreshield.releases.top_k import prepare_top_k
 from scoreshield.service.collection import CollectionData
 from scoreshield.service.installation import hash_text
-from scoreshield.service.policy import CollectionPolicy
+from scoreshield.service.policy import CollectionPolicy, IndexPolicy, MatchesPolicy, SearchPolicy, TopKPolicy
 
 #: The most queries that headroom is counted to.
 MOST_LEFT = 1_000_000
@@ -59,9 +60,8 @@ class StoredRanking:
         cls, release: Release, places: NDArray[np.intp], scores: NDArray[np.float64] | None
     ) -> StoredRanking:
         """Make the ranking of a release."""
-        guarantee = release.guarantee
-        promise = {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "mechanism": guarantee.mechanism}
-        return cls(places.tolist(), None if scores is None else (scores + 0.0).tolist(), promise)  # no -0.0
+        listed = None if scores is None else (scores + 0.0).tolist()  # no -0.0
+        return cls(places.tolist(), listed, describe_promise(release.guarantee))
 
     def pack(self) -> PackedAnswer:
         """Write the ranking as it is stored."""
@@ -92,6 +92,7 @@ class QueryOffer:
         pack: Writes a release as it is stored.
         dimension: Of the vectors.
         example: A public query, to state what a query costs.
+        help: Takes part in computing the clean values that another thread computes, if that goes faster.
     """
 
     action: str
@@ -102,6 +103,7 @@ class QueryOffer:
     pack: Callable[[Any], PackedAnswer]
     dimension: int
     example: Query | None
+    help: Callable[[], None] = lambda: None
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -125,70 +127,88 @@ class QueryOffer:
 
 def make_offers(name: str, policy: CollectionPolicy, data: CollectionData) -> dict[str, QueryOffer]:
     """Make the offers of a collection. A search by the index is answered by the offer of the index."""
-    vectors = data.vectors
-    example = np.eye(1, data.dimension)[0]
-    shared: dict[str, Any] = {"dimension": data.dimension, "example": example}
     offers: dict[str, QueryOffer] = {}
-    search = policy.search
-    if search is not None and search.mechanism != "index":
-        measured = MeasuredRows(vectors)
-        is_ranked = search.mechanism == "auto"
-        arguments: dict[str, Any] = {"epsilon": search.epsilon, "delta": search.delta}
-        arguments["score_range"] = search.score_range
-        arguments |= {"for_": "ranking", "k": search.k} if is_ranked else {"mechanism": search.mechanism}
-        keep = min(search.keep, data.size)
-        chosen_noise = prepare_scores(vectors, example, rng=None, measured=measured, **arguments).guarantee
-        # Only what the noise is drawn with: another `k` or `keep` that leaves it as it is costs nothing.
-        drawn = {"mechanism": chosen_noise.mechanism, "k": chosen_noise.details.get("k")}
-        settings = {"epsilon": search.epsilon, "delta": search.delta, "score_range": search.score_range, **drawn}
-        offers["search"] = QueryOffer(
-            "search",
-            _write_parameters(name, "search", settings),
-            min(search.most, data.size),
-            min(search.k, data.size),
-            lambda query, rng: prepare_scores(vectors, cast("Query", query), rng=rng, measured=measured, **arguments),
-            partial(_pack_scores, keep=keep),
-            **shared,
-        )
-    matches = policy.matches
-    if matches is not None:
-        screening = matches.model_dump(exclude={"most"})
-        most = min(matches.most, data.size)
-        offers["matches"] = QueryOffer(
-            "matches",
-            _write_parameters(name, "matches", screening),
-            most,
-            most,
-            lambda query, rng: prepare_matches(vectors, cast("Query", query), rng=rng, **screening),
-            _pack_matches,
-            **shared,
-        )
-    top_k = policy.top_k
-    if top_k is not None:
-        chosen = top_k.model_dump()
-        offers["top_k"] = QueryOffer(
-            "top_k",
-            _write_parameters(name, "top_k", chosen),
-            top_k.k,
-            top_k.k,
-            lambda query, rng: prepare_top_k(vectors, cast("Query", query), rng=rng, **chosen),
-            _pack_top_k,
-            **shared,
-        )
+    if policy.search is not None and policy.search.mechanism != "index":
+        offers["search"] = _make_search_offer(name, policy.search, data)
+    if policy.matches is not None:
+        offers["matches"] = _make_match_offer(name, policy.matches, data)
+    if policy.top_k is not None:
+        offers["top_k"] = _make_top_k_offer(name, policy.top_k, data)
     if policy.index is not None:
-        plan = policy.index.model_dump()
-        offers["index"] = QueryOffer(
-            "index",
-            _write_parameters(name, "index", plan),
-            min(data.size if search is None else search.most, data.size),
-            min(10 if search is None else search.k, data.size),
-            lambda _, rng: prepare_index(vectors, rng=rng, **plan),
-            _pack_index,
-            **{**shared, "example": None},
-        )
+        offers["index"] = _make_index_offer(name, policy.index, policy.search, data)
     for offer in offers.values():
         _ = offer.guarantee  # parameters that do not fit raise an error now, not at the first query
     return offers
+
+
+def _make_search_offer(name: str, search: SearchPolicy, data: CollectionData) -> QueryOffer:
+    example, measured = _make_example(data), MeasuredRows(data.vectors, threads=count_threads())
+    shared = {"epsilon": search.epsilon, "delta": search.delta, "score_range": search.score_range}
+    choice = {"for_": "ranking", "k": search.k} if search.mechanism == "auto" else {"mechanism": search.mechanism}
+    arguments: dict[str, Any] = shared | choice
+    pending = prepare_scores(data.vectors, example, rng=None, measured=measured, **arguments)
+    chosen = pending.guarantee
+    # Only what the noise is drawn with: another `k` or `keep` that leaves it as it is costs nothing.
+    settings = shared | {"mechanism": chosen.mechanism, "k": chosen.details.get("k")}
+    return QueryOffer(
+        action="search",
+        parameters=_write_parameters(name, "search", settings),
+        most=min(search.most, data.size),
+        default=min(search.k, data.size),
+        prepare=partial(_prepare_scores, pending, arguments),
+        pack=partial(_pack_scores, keep=min(search.keep, data.size)),
+        dimension=data.dimension,
+        example=example,
+        help=measured.help,
+    )
+
+
+def _make_match_offer(name: str, matches: MatchesPolicy, data: CollectionData) -> QueryOffer:
+    settings, most = matches.model_dump(exclude={"most"}), min(matches.most, data.size)
+    return QueryOffer(
+        action="matches",
+        parameters=_write_parameters(name, "matches", settings),
+        most=most,
+        default=most,
+        prepare=lambda query, rng: prepare_matches(data.vectors, cast("Query", query), rng=rng, **settings),
+        pack=_pack_matches,
+        dimension=data.dimension,
+        example=_make_example(data),
+    )
+
+
+def _make_top_k_offer(name: str, top_k: TopKPolicy, data: CollectionData) -> QueryOffer:
+    settings = top_k.model_dump()
+    return QueryOffer(
+        action="top_k",
+        parameters=_write_parameters(name, "top_k", settings),
+        most=top_k.k,
+        default=top_k.k,
+        prepare=lambda query, rng: prepare_top_k(data.vectors, cast("Query", query), rng=rng, **settings),
+        pack=_pack_top_k,
+        dimension=data.dimension,
+        example=_make_example(data),
+    )
+
+
+def _make_index_offer(name: str, index: IndexPolicy, search: SearchPolicy | None, data: CollectionData) -> QueryOffer:
+    settings = index.model_dump()
+    return QueryOffer(
+        action="index",
+        parameters=_write_parameters(name, "index", settings),
+        most=min(data.size if search is None else search.most, data.size),
+        default=min(10 if search is None else search.k, data.size),
+        prepare=lambda _, rng: prepare_index(data.vectors, rng=rng, **settings),
+        pack=_pack_index,
+        dimension=data.dimension,
+        example=None,
+    )
+
+
+def _make_example(data: CollectionData) -> Query:
+    """Make a public query, whose cost is that of every other one."""
+    example: Query = np.eye(1, data.dimension)[0]
+    return example
 
 
 def find_cost_faults(name: str, policy: CollectionPolicy, offers: dict[str, QueryOffer]) -> list[str]:
@@ -210,6 +230,11 @@ def count_in_budget(policy: CollectionPolicy, offer: QueryOffer) -> int:
     return PrivacyFilter(policy.budget.epsilon, policy.budget.delta).count_fitting(offer.guarantee, MOST_LEFT)
 
 
+def describe_promise(guarantee: Guarantee) -> dict[str, Any]:
+    """Describe the charge of an answer: epsilon, delta and mechanism."""
+    return {"epsilon": guarantee.epsilon, "delta": guarantee.delta, "mechanism": guarantee.mechanism}
+
+
 def hash_promise(guarantee: Guarantee) -> str:
     """Compute a hash of a guarantee. An answer is never drawn under another promise than the one that was charged."""
     return hash_text(write_canonical_json(guarantee.drop_provenance().to_dict()))
@@ -229,6 +254,17 @@ def parse_index(content: bytes) -> IndexRelease:
         index = load(path)
     assert isinstance(index, IndexRelease)
     return index
+
+
+def _prepare_scores(
+    pending: PendingScores, arguments: dict[str, Any], query: Query | None, rng: Rng
+) -> PendingRelease[Any, Any]:
+    """Prepare the scores of an offer for a query. Nearly all take the noise that was chosen for the first one."""
+    assert query is not None
+    if rng is None and pending.guarantee.mechanism != "gaussian":
+        return pending.with_query(query)
+    problem = pending.problem
+    return prepare_scores(problem.source.records, query, rng=rng, measured=problem.measured, **arguments)
 
 
 def _write_parameters(name: str, action: str, settings: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import secrets
 import threading
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, get_args
@@ -28,7 +28,7 @@ from scoreshield.service.events import COMMAND_LINE, Author, Event, write_event
 from scoreshield.service.installation import InstallationKey
 from scoreshield.service.policy import Role
 from scoreshield.service.problems import ServiceProblem
-from scoreshield.service.tables import InstallationDatabase
+from scoreshield.service.tables import InstallationDatabase, StatementRunner
 
 #: A session that is not used for this time ends.
 IDLE_TIME = timedelta(hours=1)
@@ -59,12 +59,14 @@ class Person:
         role: The role.
         collections: The served collections that the person may see.
         has_all_collections: Whether the person may also see those that the policy adds later.
+        has_password: Whether the person signs in by a password, which the person may change.
     """
 
     name: str
     role: Role
     collections: tuple[str, ...]
     has_all_collections: bool = False
+    has_password: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class PeopleTable:
         chosen = None if collections is None else tuple(collections)
         now = self._clock()
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             if execute(f"SELECT 1 FROM {_PEOPLE} WHERE name = :name", name=name).fetchone() is not None:
                 raise InvalidInput(f"There is a person {name} already.")
             execute(
@@ -196,12 +198,61 @@ class PeopleTable:
         """
         hashed = self._hash(password)
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             self._end_sessions(execute, name)
             execute(f"UPDATE {_PEOPLE} SET password = :password WHERE name = :name", password=hashed, name=name)
             write_event(execute, Event("password set", author, name))
 
         self._database.write(work)
+
+    def change_password(self, name: str, old: str, new: str, address: str) -> str:
+        """Change the password of a person who knows it, and end all sessions of the person.
+
+        Attempts count with those to sign in, so that a stolen session does not guess the password.
+
+        Args:
+            name: The person.
+            old: What was typed as the password.
+            new: What was typed as the new password.
+            address: The address that the request came from.
+
+        Returns:
+            The token of a new session.
+
+        Raises:
+            InvalidInput: The new password is too short, too long or the old one.
+            ServiceProblem: The old password is wrong, was changed meanwhile, or there were too many attempts.
+        """
+        address = group_address(address)
+        author = Author(f"person:{name}", address)
+        row = self._find_row(name)
+        if row is None or row.password is None or row.facts.disabled is not None:
+            raise ServiceProblem("sign_in_failed")
+        tags = self._tag_attempt(name, row.generation, address)
+        self._count_attempt(tags, Event("sign-ins blocked", author, name))
+        if not self._verify(row.password, old):
+            self._database.write(lambda execute: write_event(execute, Event("password change failed", author, name)))
+            raise ServiceProblem("sign_in_failed", "The password that you have now is another one.")
+        self._take_back(tags)
+        if _normalise(new) == _normalise(old):
+            raise InvalidInput("The new password is the old one.")
+        hashed, was = self._hash(new), row.password
+
+        def work(execute: StatementRunner) -> None:
+            changed = execute(
+                f"UPDATE {_PEOPLE} SET password = :new WHERE name = :name AND password = :old AND disabled IS NULL",
+                new=hashed,
+                old=was,
+                name=name,
+            )
+            if not changed.rowcount:
+                raise ServiceProblem("sign_in_failed", "The password was changed meanwhile; sign in again.")
+            self._end_sessions(execute, name)
+            write_event(execute, Event("password set", author, name))
+
+        self._database.write(work)
+        # Of the state that this change left. One that came after it ends the session before it is used.
+        return self._begin_session(replace(row, generation=row.generation + 1), address)
 
     def disable(self, name: str, *, author: Author = COMMAND_LINE) -> None:
         """Disable a person, and end all sessions of the person.
@@ -211,7 +262,7 @@ class PeopleTable:
         """
         now = _write_time(self._clock())
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             self._end_sessions(execute, name)
             execute(f"UPDATE {_PEOPLE} SET disabled = :now WHERE name = :name AND disabled IS NULL", now=now, name=name)
             write_event(execute, Event("person disabled", author, name))
@@ -310,14 +361,14 @@ class PeopleTable:
         """End a session, on every replica and at once."""
         facts = self.find_session(token)
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             execute(f"DELETE FROM {_SESSIONS} WHERE digest = :digest", digest=_compute_digest(token))
             if facts is not None:
                 write_event(execute, Event("signed out", Author(f"person:{facts.name}", address), facts.name))
 
         self._database.write(work)
 
-    def _insert_granted(self, execute: Callable[..., Any], grant: ProviderGrant) -> None:
+    def _insert_granted(self, execute: StatementRunner, grant: ProviderGrant) -> None:
         made = execute(
             f"INSERT INTO {_PEOPLE} ({_COLUMNS}) VALUES (:name, :role, :collections, NULL, 1, :created, NULL, :source) "
             "ON CONFLICT (name) DO NOTHING",
@@ -330,7 +381,7 @@ class PeopleTable:
         if made.rowcount:
             write_event(execute, Event("person created", Author("provider"), grant.name))
 
-    def _change_granted(self, execute: Callable[..., Any], grant: ProviderGrant) -> None:
+    def _change_granted(self, execute: StatementRunner, grant: ProviderGrant) -> None:
         """End the sessions of a person whose claims have changed, and write the role that they give now."""
         self._end_sessions(execute, grant.name)
         if grant.role is not None:
@@ -344,7 +395,7 @@ class PeopleTable:
     def _begin_session(self, row: _Row, address: str) -> str:
         token, now, name = secrets.token_urlsafe(32), self._clock(), row.facts.name
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             # A password that was changed meanwhile has another generation, so this session would not be found.
             execute(
                 f"INSERT INTO {_SESSIONS} (digest, person, generation, created, seen, expires) "
@@ -361,7 +412,7 @@ class PeopleTable:
         self._forget_old(now)
         return token
 
-    def _end_sessions(self, execute: Callable[..., Any], name: str) -> None:
+    def _end_sessions(self, execute: StatementRunner, name: str) -> None:
         changed = execute(f"UPDATE {_PEOPLE} SET generation = generation + 1 WHERE name = :name", name=name)
         if not changed.rowcount:
             raise InvalidInput("There is no person of this name; 'scoreshield serve people list' lists them.")
@@ -391,7 +442,7 @@ class PeopleTable:
         now = self._clock()
         limits = list(zip(tags, (MOST_PER_NAME, MOST_PER_ADDRESS), strict=True))
 
-        def work(execute: Callable[..., Any]) -> datetime | None:
+        def work(execute: StatementRunner) -> datetime | None:
             ends = []
             for tag, most in limits:
                 execute(
@@ -403,13 +454,11 @@ class PeopleTable:
                     now=_write_time(now),
                     oldest=_write_time(now - ATTEMPT_TIME),
                 )
-                begin, count = execute(
-                    f"SELECT begin_time, attempts FROM {_ATTEMPTS} WHERE tag = :tag", tag=tag
-                ).fetchone()
-                if count == most + 1:
+                row = execute(f"SELECT begin_time, attempts FROM {_ATTEMPTS} WHERE tag = :tag", tag=tag).one()
+                if row.attempts == most + 1:
                     write_event(execute, event)
-                if count > most:
-                    ends.append(datetime.fromisoformat(begin) + ATTEMPT_TIME)
+                if row.attempts > most:
+                    ends.append(datetime.fromisoformat(row.begin_time) + ATTEMPT_TIME)
             return max(ends, default=None)
 
         end = self._database.write(work)
@@ -420,7 +469,7 @@ class PeopleTable:
     def _take_back(self, tags: tuple[str, str]) -> None:
         """Uncount an attempt that succeeded. Earlier failures stay, so that no one clears them by an own account."""
 
-        def work(execute: Callable[..., Any]) -> None:
+        def work(execute: StatementRunner) -> None:
             for tag in tags:
                 execute(
                     f"UPDATE {_ATTEMPTS} SET attempts = attempts - 1 WHERE tag = :tag AND attempts > 0",

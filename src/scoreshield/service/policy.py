@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -30,7 +32,7 @@ from pydantic import (
 from scoreshield._loading import read_bytes
 from scoreshield.errors import InvalidInput
 from scoreshield.service.policy_text import PolicyTextError, parse_policy_text
-from scoreshield.stores.opening import StoreAddress, StoreKind, find_address_fault
+from scoreshield.stores.opening import StoreAddress, StoreKind, find_address_fault, identify_records
 
 Role = Literal["reader", "curator", "officer", "admin"]
 #: What a caller may do with a collection. The first four answer queries.
@@ -44,11 +46,15 @@ ROLE_ACTIONS: dict[str, tuple[str, ...]] = {
 }
 SearchMechanism = Literal["auto", "anchored", "staircase", "laplace", "gaussian", "optimal", "index"]
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,39}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+NAME_FORM = "a name has small letters, digits, - and _, at most 40, and begins with a letter or a digit"
 ClaimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-#: A number of a policy is written as a number, and neither as a truth value nor as a text.
+#: A number of a policy or of a request is written as a number, and neither as a truth value nor as a text.
 Number = Annotated[FiniteFloat, Field(strict=True)]
-Epsilon = Annotated[Number, Field(gt=0, le=1000)]
+#: A larger epsilon limits no attacker in practice.
+MOST_EPSILON = 1000
+Epsilon = Annotated[Number, Field(gt=0, le=MOST_EPSILON)]
 Delta = Annotated[Number, Field(ge=0, lt=1)]
 Count = Annotated[StrictInt, Field(ge=1)]
 #: The bytes of a number in JSON with few digits, such as "-0.0123,".
@@ -230,6 +236,16 @@ class AllowancePolicy(PolicyModel):
         is_within = self.queries is None or queries <= self.queries
         return is_within and (self.epsilon is None or epsilon <= Decimal(repr(self.epsilon)))
 
+    def count_left(self, queries: int, epsilon: Decimal, cost: float) -> int | None:
+        """Count how many more queries of one cost it covers after these totals; None where it has no limit."""
+        counts = []
+        if self.queries is not None:
+            counts.append(max(0, self.queries - queries))
+        if self.epsilon is not None:
+            rest = max(Decimal(0), Decimal(repr(self.epsilon)) - epsilon)
+            counts.append(Fraction(rest) // Fraction(Decimal(repr(cost))))  # exact, as in `covers`
+        return min(counts, default=None)
+
 
 class GrantPolicy(PolicyModel):
     """What one caller may do with one collection."""
@@ -304,7 +320,7 @@ class OidcGrantPolicy(PolicyModel):
 
 
 class OidcPolicy(PolicyModel):
-    """Sign-in of people by OpenID Connect. By default no one may sign in so.
+    """Sign-in of people by OpenID Connect. Without it, no one may sign in by a provider.
 
     Attributes:
         issuer: The address of the provider, exactly as it names itself.
@@ -346,13 +362,14 @@ class InstallationPolicy(PolicyModel):
         oidc: A provider of identities where people may sign in; None for passwords alone.
         largest_body: The most bytes of a request.
         largest_head: The most bytes of the path and the headers of a request.
-        request_seconds: How long a client may take to send a request.
+        request_seconds: How long a client may take to send a request, and take nothing of its answer.
         most_requests: How many requests are handled at a time.
         shared_rates: Whether all replicas count the rate of a key together, in the database.
         traces: Where traces are sent; None for nowhere.
         most_queries: The most queries of a batch.
         time_step: Answers that are computed leave at a multiple of this many seconds after their arrival.
         reports: A folder whose HTML pages of plans and audits the dashboard shows.
+        event_days: For how many days events are kept; None for as long as the database.
     """
 
     database: str = "sqlite:///scoreshield-service.db"
@@ -371,6 +388,7 @@ class InstallationPolicy(PolicyModel):
     most_queries: Annotated[StrictInt, Field(ge=1, le=1000)] = 100
     time_step: Annotated[Number, Field(ge=0, le=10)] = 0.02
     reports: Path | None = None
+    event_days: Annotated[StrictInt, Field(ge=1, le=36_500)] | None = None
 
 
 class Policy(PolicyModel):
@@ -389,6 +407,10 @@ class Policy(PolicyModel):
         """Return the policy for the record of policies, without addresses that may hold a password."""
         hidden: Any = {"installation": {"database"}, "collections": {"__all__": {"store": {"url"}}}}
         return self.model_dump(mode="json", exclude=hidden)
+
+
+#: Words for what pydantic says to programmers.
+_REASONS = {"extra_forbidden": "there is no such setting", "missing": "it must be given"}
 
 
 def read_policy(path: Path) -> Policy:
@@ -413,9 +435,15 @@ def check_policy(content: dict[str, Any]) -> Policy:
     try:
         return Policy.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        # A misspelled name is also a missing setting: the name says more.
+        first = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
+        if first["loc"][-1:] == ("[key]",) and first["type"] == "string_pattern_mismatch":
+            place = ".".join(str(part) for part in first["loc"][:-1])
+            raise InvalidInput(f"The setting {place} of the policy is wrong: {NAME_FORM}.") from None
         where = ".".join(str(part) for part in first["loc"]) or "policy"
-        raise InvalidInput(f"The setting {where} of the policy is wrong: {first['msg']}.") from None
+        reason = _REASONS.get(first["type"], first["msg"])
+        raise InvalidInput(f"The setting {where} of the policy is wrong: {reason}.") from None
 
 
 def place_files(policy: Policy, folder: Path) -> Policy:
@@ -457,7 +485,7 @@ def find_contradictions(policy: Policy, *, now: datetime | None = None) -> Itera
     sources: dict[Any, str] = {}
     schemas: dict[str, str] = {}
     for name, collection in policy.collections.items():
-        source = collection.store if collection.file is None else collection.file.resolve()
+        source = _identify_source(collection)
         same = name if collection.dummy or source is None else sources.setdefault(source, name)
         if same != name:
             kind = "store" if collection.file is None else "file"
@@ -478,12 +506,24 @@ def find_contradictions(policy: Policy, *, now: datetime | None = None) -> Itera
                 yield f"The person {person} is named by the callers {first} and {name}, and asks as one of them only."
 
 
+def _identify_source(collection: CollectionPolicy) -> Any:
+    """Return what is equal for two collections of the same file or store; None for neither."""
+    if collection.file is not None:
+        return collection.file.resolve()
+    if collection.store is None:
+        return None
+    try:
+        return identify_records(collection.store.find_address())
+    except InvalidInput:  # the variable is not set, which is a fault of its own
+        return collection.store
+
+
 def _check_installation(here: InstallationPolicy) -> Iterator[str]:
     is_local = here.address in ("127.0.0.1", "::1", "localhost")
     if not is_local and here.tls is None and not here.behind_proxy:
         yield (
-            f"The service would listen on {here.address} without TLS; give installation.tls, or say behind_proxy: true "
-            "where a proxy ends TLS."
+            f"The service would listen on {here.address} without TLS; in a policy file, give installation.tls, or say "
+            "behind_proxy: true where a proxy ends TLS."
         )
     if here.reports is not None and not here.reports.is_dir():
         yield f"The folder {here.reports} of installation.reports does not exist."
@@ -491,6 +531,32 @@ def _check_installation(here: InstallationPolicy) -> Iterator[str]:
         for file in (here.tls.certificate, here.tls.key):
             if not file.is_file():
                 yield f"The TLS file {file} does not exist."
+
+
+def find_open_secrets(policy: Policy, file: Path | None) -> Iterator[str]:
+    """Find files with secrets that everyone on this computer may read; one sentence for each.
+
+    The installation key is not among them: its file is rejected where others may read it.
+
+    Args:
+        policy: The policy.
+        file: The policy file, which may hold the password of the database; None if there is none.
+    """
+    here = policy.installation
+    secrets: dict[str, Path | None] = {"private key of TLS": None if here.tls is None else here.tls.key}
+    secrets["client secret"] = None if here.oidc is None else here.oidc.client_secret_file
+    secrets["policy file with the password of the database"] = file if _has_password(here.database) else None
+    for kind, path in secrets.items():
+        if path is not None and os.name == "posix" and path.is_file() and path.stat().st_mode & stat.S_IROTH:
+            yield f"Everyone on this computer may read the {kind}, {path}: chmod o= removes this access."
+
+
+def _has_password(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return bool(parts.password) or "password" in parse_qs(parts.query)
+    except ValueError:
+        return True  # it cannot be told
 
 
 def _check_files(policy: Policy) -> Iterator[str]:

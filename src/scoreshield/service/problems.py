@@ -5,6 +5,7 @@ A sentence never holds a value of a request, a row, a path or a message of a low
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scoreshield.errors import ScoreShieldError
@@ -24,7 +25,7 @@ CODES: dict[str, tuple[int, str]] = {
     "head_too_large": (431, "The path and the headers are larger than the policy allows."),
     "body_too_slow": (408, "The body did not arrive in the time that the policy allows."),
     "body_incomplete": (400, "The connection ended before the whole body arrived."),
-    "missing_key": (401, "Give an API key in the header Authorization, as: Bearer ss_..."),
+    "missing_key": (401, "Give an API key: in the header api-key, or in the header Authorization as Bearer ss_..."),
     "invalid_key": (401, "The API key is not valid."),
     "key_expired": (401, "The API key has expired."),
     "key_revoked": (401, "The API key was revoked."),
@@ -65,12 +66,34 @@ CODES: dict[str, tuple[int, str]] = {
     ),
     "form_sent_before": (409, "This form was sent before, so nothing was done. Load the page again."),
     "ledger_unavailable": (503, "The ledger cannot be used now, so nothing was released."),
+    "ledger_outdated": (
+        503,
+        "The ledger is older than what was charged to it, so nothing new is released until the newer one is back.",
+    ),
     "embedder_failed": (503, "The embedder of this collection failed, so nothing was released."),
     "provider_unavailable": (503, "The provider of identities does not answer as it should; try again later."),
     "too_busy": (503, "The service handles as many requests as the policy allows at a time."),
     "not_ready": (503, "The service is not ready."),
     "internal_error": (500, "The service failed; nothing more is said about it here."),
 }
+#: What ``not_offered`` says more exactly, by what was asked for. Clients show the sentence to people who know Qdrant or
+#: OpenAI, and not this service.
+NOT_OFFERED: dict[str, str] = {
+    "change": "Nothing can be added, changed or deleted here: the operator of the service changes records.",
+    "collection": "No collection can be made, changed or deleted here: the policy of the service names them.",
+    "count": "Records are not counted by a filter; the description of the collection has their number.",
+    "filter": "A filter compares public fields with values; filters by id, by words or by place are not offered.",
+    "query": "A query is one dense vector; queries by id, by examples, by sparse vectors or by text are not offered.",
+    "stages": "A search has one stage; prefetch, lookup_from and shard_key are not offered.",
+    "vector name": "The vector of this collection has no name; leave the name out.",
+    "vectors": "Vectors of records are not shown. Diversity (MMR) needs them; use a search by similarity.",
+}
+#: What ``invalid_request`` says more exactly. The brackets take the name of a member of a model, and no other text.
+NO_JSON = "The body must be JSON, with the header Content-Type: application/json."
+UNKNOWN_MEMBER = "The body has a member that this path does not take; /openapi.json describes it."
+NO_VECTOR = "The member query must be a list of numbers; a text is searched at /v1/vector_stores/NAME/search."
+MISSING_MEMBER = "The body has no member {}."
+WRONG_MEMBER = "The member or parameter {} has a wrong form or value; /openapi.json describes it."
 #: Codes after which the same request will fail again. Clients that retry by themselves read the header.
 _FINAL = ("budget_exhausted", "allowance_exhausted", "answer_lost")
 
@@ -96,6 +119,11 @@ class ServiceProblem(ScoreShieldError):
             self.headers["www-authenticate"] = "Bearer"
         super().__init__(self.detail)
 
+    @classmethod
+    def of_reason(cls, reason: str) -> ServiceProblem:
+        """Make the problem ``not_offered`` with the sentence of a reason in `NOT_OFFERED`."""
+        return cls("not_offered", NOT_OFFERED[reason])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the members of the problem document (RFC 9457)."""
         return {
@@ -105,3 +133,26 @@ class ServiceProblem(ScoreShieldError):
             "detail": self.detail,
             "code": self.code,
         }
+
+
+def describe_faults(errors: Sequence[Mapping[str, Any]], body: object) -> ServiceProblem:
+    """Make the problem of a request that a model rejects. It names a member of the model at most, and no value.
+
+    Args:
+        errors: What pydantic found, with the place and the type of each fault.
+        body: The body as it was read: bytes where its type is not JSON.
+    """
+    first = errors[0]
+    place, kind = first["loc"], first["type"]
+    if kind == "json_invalid":
+        return ServiceProblem("invalid_json")
+    if isinstance(body, bytes) and body:
+        return ServiceProblem("invalid_request", NO_JSON)
+    if kind == "extra_forbidden":
+        return ServiceProblem("invalid_request", UNKNOWN_MEMBER)  # its name was chosen by the caller
+    if kind == "list_type" and place == ("body", "query"):
+        return ServiceProblem("invalid_request", NO_VECTOR)
+    if len(place) < 2 or not isinstance(place[1], str):
+        return ServiceProblem("invalid_request")
+    sentence = MISSING_MEMBER if kind == "missing" and len(place) == 2 and place[0] == "body" else WRONG_MEMBER
+    return ServiceProblem("invalid_request", sentence.format(place[1]))

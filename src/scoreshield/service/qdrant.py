@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, TypeAdapter, ValidationError
 
-from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.service.collection import FieldValue
 from scoreshield.service.core import RecordTest, ServedAnswer, ServedCollection
 from scoreshield.service.interfaces import (
@@ -28,24 +27,29 @@ from scoreshield.service.interfaces import (
 )
 from scoreshield.service.problems import ServiceProblem
 from scoreshield.service.rest import (
-    JSON,
     MOST_CONDITIONS,
     CallerArgument,
+    CallerRequest,
     CollectionName,
     RequestArgument,
     ServiceArgument,
     SignatureModel,
     Vector,
+    write_document,
 )
 
 #: The version of Qdrant whose forms are written, for clients that do not name theirs.
 _VERSION = "1.20.0"
 _CLIENT = re.compile(r"qdrant-client/(1\.\d{1,3}\.\d{1,3})\b")
 _VECTOR = TypeAdapter(Vector)
+#: The points of one query, in Qdrant's form.
+Points = list[dict[str, Any]]
 #: Each path is compared with each field of each record of an answer.
 FieldPaths = Annotated[list[str], Field(max_length=MOST_CONDITIONS)]
 #: Members of a request that ask for something else than a search for one vector.
 _NOT_OFFERED = ("prefetch", "lookup_from", "shard_key")
+#: Paths below a collection that change records or the collection by POST. The others change by their method.
+_CHANGES = re.compile(r"[^/]+/(points/(delete|batch|payload|vectors)|snapshots|index|shards|aliases)(/|$)")
 
 
 class QdrantRoute(FormRoute):
@@ -75,7 +79,7 @@ class QdrantError(BaseModel):
 class QdrantAnswer(BaseModel):
     """An answer in Qdrant's form, with the charges and the signature of the service."""
 
-    result: dict[str, Any] | list[dict[str, Any]]
+    result: dict[str, Any] | list[dict[str, Any]] | list[list[dict[str, Any]]]
     status: Literal["ok"]
     time: float
     usage: None
@@ -119,6 +123,38 @@ class QdrantBatch(BaseModel):
     searches: Annotated[list[QdrantQuery], Field(min_length=1, max_length=1000)]
 
 
+class QdrantVectorQuery(BaseModel):
+    """One query in the older form, of clients before 1.16, of JavaScript and of programs that write REST themselves."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    vector: Any
+    filter: dict[str, Any] | None = None
+    params: dict[str, Any] | None = None
+    score_threshold: FiniteFloat | None = None
+    limit: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
+    offset: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
+    with_vector: Any = None
+    with_payload: bool | FieldPaths | dict[str, FieldPaths | None] | None = None
+    shard_key: Any = None
+
+    def to_query(self) -> QdrantQuery:
+        """Return the same query in the newer form. A vector may be written with its name."""
+        vector, using = self.vector, None
+        if isinstance(vector, dict) and set(vector) == {"name", "vector"} and isinstance(vector["name"], str):
+            vector, using = vector["vector"], vector["name"]
+        shared = self.model_dump(exclude={"vector"})
+        return QdrantQuery.model_construct(**shared, query=vector, using=using)
+
+
+class QdrantVectorBatch(BaseModel):
+    """Several queries in the older form, which are charged together or not at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    searches: Annotated[list[QdrantVectorQuery], Field(min_length=1, max_length=1000)]
+
+
 @router.get("/")
 async def show_version(request: Request) -> Response:
     """Say which version the forms are of. Clients warn where it is far from their own, so it is that of the client.
@@ -129,7 +165,7 @@ async def show_version(request: Request) -> Response:
         return RedirectResponse("/dashboard", 303)
     found = _CLIENT.match(request.headers.get("user-agent", ""))
     document = {"title": "scoreshield, with a part of Qdrant's interface", "version": found[1] if found else _VERSION}
-    return Response(write_canonical_json(document).encode("ascii"), media_type=JSON)
+    return write_document(document)
 
 
 @router.get("/collections", responses=_ANSWER)
@@ -175,32 +211,66 @@ async def check_collection(name: CollectionName, service: ServiceArgument, calle
 @router.post("/collections/{name}/points/query", responses=_ANSWER)
 async def query_points(name: CollectionName, body: QdrantQuery, asked: RequestArgument) -> Response:
     """Find the best records of one query."""
-    return await respond(
-        asked,
-        name,
-        lambda served: _read_parts(served, [body]),
-        lambda served, answers: _describe([body], served, answers, is_batch=False),
-    )
+    return await _respond(asked, name, [body], lambda results: {"points": results[0]})
 
 
 @router.post("/collections/{name}/points/query/batch", responses=_ANSWER)
 async def query_batch(name: CollectionName, body: QdrantBatch, asked: RequestArgument) -> Response:
     """Find the best records of several queries."""
-    return await respond(
-        asked,
-        name,
-        lambda served: _read_parts(served, body.searches),
-        lambda served, answers: _describe(body.searches, served, answers, is_batch=True),
-    )
+    return await _respond(asked, name, body.searches, lambda results: [{"points": points} for points in results])
+
+
+@router.post("/collections/{name}/points/search", responses=_ANSWER)
+async def search_points(name: CollectionName, body: QdrantVectorQuery, asked: RequestArgument) -> Response:
+    """Find the best records of one query, in the older form of Qdrant."""
+    return await _respond(asked, name, [body.to_query()], lambda results: results[0])
+
+
+@router.post("/collections/{name}/points/search/batch", responses=_ANSWER)
+async def search_batch(name: CollectionName, body: QdrantVectorBatch, asked: RequestArgument) -> Response:
+    """Find the best records of several queries, in the older form of Qdrant."""
+    return await _respond(asked, name, [one.to_query() for one in body.searches], lambda results: results)
 
 
 @router.api_route(
     "/collections/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
 )
-async def reject_record_path(rest: str, caller: CallerArgument) -> Response:
-    """Reject every other path of Qdrant: it would read or change records."""
-    del rest, caller
+async def reject_record_path(request: Request, rest: str, caller: CallerArgument) -> Response:
+    """Reject every other path of Qdrant: it would read or change records. The sentence depends on the path alone."""
+    del caller
+    if request.method in ("PUT", "PATCH", "DELETE") or _CHANGES.match(rest):
+        raise ServiceProblem.of_reason("change" if "/" in rest else "collection")
+    if rest.endswith("/points/count"):
+        raise ServiceProblem.of_reason("count")
     raise ServiceProblem("not_offered")
+
+
+async def _respond(
+    asked: CallerRequest,
+    name: str,
+    bodies: list[QdrantQuery],
+    write: Callable[[list[Points]], Points | list[Points] | dict[str, Any]],
+) -> Response:
+    """Answer queries. The member "scoreshield" names the charges; clients ignore it.
+
+    Args:
+        asked: The request and its caller.
+        name: The collection.
+        bodies: The queries.
+        write: Writes the points of all queries as the result of the path.
+    """
+
+    def describe(served: ServedCollection, answers: list[ServedAnswer]) -> dict[str, Any]:
+        charges = [{"entry": one.entry, "guarantee": one.promise} for one in answers]
+        return {
+            "result": write([_list_points(*pair, served) for pair in zip(bodies, answers, strict=True)]),
+            "status": "ok",
+            "time": 0.0,
+            "usage": None,
+            "scoreshield": served.mark({"collection": served.name, "version": served.version, "charges": charges}),
+        }
+
+    return await respond(asked, name, lambda served: _read_parts(served, bodies), describe)
 
 
 def _read_parts(served: ServedCollection, bodies: list[QdrantQuery]) -> list[RankingRequest]:
@@ -209,9 +279,13 @@ def _read_parts(served: ServedCollection, bodies: list[QdrantQuery]) -> list[Ran
 
 
 def _read_part(served: ServedCollection, body: QdrantQuery, conditions: _Conditions) -> RankingRequest:
-    asks_more = any(getattr(body, name) is not None for name in _NOT_OFFERED)
-    if asks_more or body.with_vector not in (None, False, []) or body.using not in (None, ""):
-        raise ServiceProblem("not_offered")
+    # Some clients, such as 1.12, send an empty list of prefetches with each query.
+    if any(getattr(body, name) not in (None, []) for name in _NOT_OFFERED):
+        raise ServiceProblem.of_reason("stages")
+    if body.with_vector not in (None, False, []):
+        raise ServiceProblem.of_reason("vectors")
+    if body.using not in (None, ""):
+        raise ServiceProblem.of_reason("vector name")
     query = served.read_query(_read_vector(body.query))
     # Qdrant answers with all its records where a request asks for more.
     k = min(body.limit + (body.offset or 0), served.data.size)
@@ -221,10 +295,12 @@ def _read_part(served: ServedCollection, body: QdrantQuery, conditions: _Conditi
 
 def _read_vector(query: Any) -> list[float]:
     """Read a dense vector. A query by an id, by examples, by sparse vectors or by texts is something else."""
-    if isinstance(query, dict) and set(query) <= {"nearest", "mmr"} and query.get("mmr") is None:
+    if isinstance(query, dict) and set(query) <= {"nearest", "mmr"}:
+        if query.get("mmr") is not None:
+            raise ServiceProblem.of_reason("vectors")
         query = query.get("nearest")
     if not isinstance(query, list) or not query or not isinstance(query[0], int | float | str | None):
-        raise ServiceProblem("not_offered")
+        raise ServiceProblem.of_reason("query")
     try:
         vector: list[float] = _VECTOR.validate_python(query)
     except ValidationError:
@@ -239,6 +315,7 @@ class _Conditions:
         self._tests = tests
 
     def read_filter(self, content: Any, depth: int = 0) -> RecordTest:
+        """Read a filter: conditions that must, must not or should hold, or of which a number should."""
         clauses = _drop_nulls(content)
         if depth > MOST_DEPTH or not set(clauses) <= {"must", "must_not", "should", "min_should"}:
             raise reject_form()
@@ -276,7 +353,7 @@ class _Conditions:
             raise reject_form()
         # Ids, vectors, places on earth and nested lists.
         if "key" not in content or not set(content) <= {"key", "match", "range", "is_null", "is_empty"}:
-            raise ServiceProblem("not_offered")
+            raise ServiceProblem.of_reason("filter")
         name = self._tests.find(content.pop("key"))
         tests = [test for kind, value in content.items() for test in self._read_field(name, kind, value)]
         if not tests:
@@ -299,7 +376,7 @@ class _Conditions:
         if set(members) == {"except"}:
             excluded, is_null = self._tests.is_one_of(name, members["except"]), self._tests.is_null(name)
             return [lambda record: not excluded(record) and not is_null(record)]
-        raise ServiceProblem("not_offered")  # a search in the text of a field
+        raise ServiceProblem.of_reason("filter")  # a search in the text of a field
 
 
 def _drop_nulls(content: Any) -> dict[str, Any]:
@@ -308,22 +385,7 @@ def _drop_nulls(content: Any) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value is not None}
 
 
-def _describe(
-    bodies: list[QdrantQuery], served: ServedCollection, answers: list[ServedAnswer], *, is_batch: bool
-) -> dict[str, Any]:
-    """Write answers in Qdrant's form. The member "scoreshield" names the charges; clients ignore it."""
-    results = [{"points": _list_points(*pair, served)} for pair in zip(bodies, answers, strict=True)]
-    charges = [{"entry": one.entry, "guarantee": one.promise} for one in answers]
-    return {
-        "result": results if is_batch else results[0],
-        "status": "ok",
-        "time": 0.0,
-        "usage": None,
-        "scoreshield": served.mark({"collection": served.name, "version": served.version, "charges": charges}),
-    }
-
-
-def _list_points(body: QdrantQuery, answer: ServedAnswer, served: ServedCollection) -> list[dict[str, Any]]:
+def _list_points(body: QdrantQuery, answer: ServedAnswer, served: ServedCollection) -> Points:
     choose = _read_payload(body.with_payload)
     least = body.score_threshold
     return [
@@ -368,5 +430,4 @@ def nest_fields(fields: Mapping[str, FieldValue]) -> dict[str, Any]:
 
 
 def _write(result: dict[str, Any]) -> Response:
-    document = {"result": result, "status": "ok", "time": 0.0, "usage": None}
-    return Response(write_canonical_json(document).encode("ascii"), media_type=JSON)
+    return write_document({"result": result, "status": "ok", "time": 0.0, "usage": None})

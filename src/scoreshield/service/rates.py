@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 from scoreshield.service.policy import RatePolicy
 from scoreshield.service.problems import ServiceProblem
-from scoreshield.service.tables import InstallationDatabase
+from scoreshield.service.tables import InstallationDatabase, StatementRunner
 
 _TABLE = "scoreshield_service_rates"
 _LATER = f"CASE WHEN {_TABLE}.free_at > {{now}} THEN {_TABLE}.free_at ELSE {{now}} END + :cost"
@@ -46,12 +45,12 @@ class SharedRateLimiter:
         )
         waiting = f"SELECT {later} - {self._now} - :ahead FROM {_TABLE} WHERE name = :name"
 
-        def work(execute: Any) -> float:
+        def work(execute: StatementRunner) -> float:
             if self._database.is_server:
                 execute("SET LOCAL synchronous_commit = off")
             if execute(counted, **values).fetchone() is not None:
                 return 0.0
-            row = execute(waiting, **values).fetchone()
+            row = execute(waiting, **values).one()
             return max(float(row[0]), 0.001)
 
         seconds = self._database.write(work)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
@@ -16,26 +17,25 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    FiniteFloat,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
 )
 
-from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.service.answers import Payer
 from scoreshield.service.attackers import describe_charges
 from scoreshield.service.core import Caller, Filter, ServedAnswer, ServedCollection, Service, describe_guarantee
 from scoreshield.service.memory import KnownBody, hash_request
+from scoreshield.service.policy import Number
 from scoreshield.service.problems import ServiceProblem
 
 router = APIRouter()
 JSON = "application/json"
 #: A document before it is signed, and the answers in it.
 Document = tuple[dict[str, Any], list[ServedAnswer]]
-FieldOption = StrictStr | StrictInt | StrictFloat | StrictBool | None
+FieldOption = StrictStr | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictBool | None
 #: The most conditions of the filters of one request. A value of a list counts as one.
 MOST_CONDITIONS = 100
 
@@ -49,7 +49,6 @@ def _check_filter(where: dict[str, Any]) -> dict[str, Any]:
 
 FieldFilter = Annotated[dict[str, FieldOption | list[FieldOption]], AfterValidator(_check_filter)]
 FILTER_TEXT = "Public fields and the values to keep, at most 100 in all. It chooses among the released records."
-Number = Annotated[FiniteFloat, Field(strict=True)]  # also a whole number, and neither a truth value nor a text
 Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536)]
 RepeatKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 CollectionName = Annotated[str, Path(max_length=40)]
@@ -209,10 +208,16 @@ class CallerRequest:
 
 
 async def read_request(
-    request: Request, service: ServiceArgument, caller: CallerArgument, repeat_key: RepeatKey = None
+    request: Request,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+    repeat_key: RepeatKey = None,
 ) -> CallerRequest:
-    """Read the parts of a request that every interface needs to answer queries."""
-    return CallerRequest(request, service, caller, repeat_key)
+    """Read the parts of a request that every interface needs to answer queries.
+
+    It calls the others itself: FastAPI takes a millisecond for the dependencies of dependencies.
+    """
+    service = await get_service(request)
+    return CallerRequest(request, service, await authenticate(request, service, bearer), repeat_key)
 
 
 RequestArgument = Annotated[CallerRequest, Depends(read_request)]
@@ -235,13 +240,13 @@ async def report_readiness(service: ServiceArgument) -> dict[str, str]:
 async def list_collections(service: ServiceArgument, caller: CallerArgument) -> Response:
     """List the collections that the key opens."""
     found = [_describe(served) for served in service.list_collections(caller)]
-    return _write({"collections": found})
+    return write_document({"collections": found})
 
 
 @router.get("/v1/collections/{name}", tags=["collections"])
 async def describe_collection(name: CollectionName, service: ServiceArgument, caller: CallerArgument) -> Response:
     """Describe the public facts of a collection."""
-    return _write(_describe(service.open(caller, name)[0]))
+    return write_document(_describe(service.open(caller, name)[0]))
 
 
 @router.post("/v1/collections/{name}/search", tags=["queries"], responses=_ONE_OR_MANY)
@@ -270,8 +275,7 @@ async def download_index(name: CollectionName, service: ServiceArgument, caller:
     """Download the private index, which answers any number of queries offline (`scoreshield search`)."""
     served, _ = service.open(caller, name, "index")
     stored = await run_in_threadpool(served.read_index)
-    start = "dummy-" if served.policy.dummy else ""
-    headers = {"content-disposition": f'attachment; filename="{start}{served.name}.npz"'}
+    headers = {"content-disposition": f'attachment; filename="{served.index_file_name}"'}
     return Response(stored.content, 200, headers, "application/octet-stream")
 
 
@@ -292,21 +296,13 @@ async def show_certificate(
     def find() -> bytes:
         if entry == "all":
             offered = next(iter(served.offers.values())).guarantee
-            composed = describe_charges(served.name, served.account.ledger, offered)
+            composed = describe_charges(served.name, served.account.ledger, offered, served.check_chain())
             return service.sign(served.mark({"collection": served.name, "entry": entry, **composed}))
-        if entry is None:
-            guarantee = served.find_offer(action).guarantee
-        else:
-            guarantee = Guarantee.from_dict(served.find_entry(entry).to_dict()["guarantee"])
-        document = {
-            "collection": served.name,
-            "entry": entry,
-            "certificate": str(guarantee),
-            "guarantee": guarantee.to_dict(),
-        }
-        return service.sign(served.mark(document))
+        guarantee = served.find_offer(action).guarantee if entry is None else served.find_guarantee(entry)
+        return service.sign_certificate(served, guarantee, entry)
 
-    return Response(await run_in_threadpool(find), media_type=JSON)
+    limiter = service.find_entry_threads(served) if entry == "all" else None
+    return Response(await to_thread.run_sync(find, limiter=limiter), media_type=JSON)
 
 
 @router.post("/v1/collections/{name}/estimate", tags=["privacy"])
@@ -336,14 +332,14 @@ async def estimate_cost(
         }
         return served.mark(document)
 
-    return _write(await run_in_threadpool(estimate))
+    return write_document(await run_in_threadpool(estimate))
 
 
 @router.get("/v1/collections/{name}/budget", tags=["privacy"])
 async def show_budget(name: CollectionName, service: ServiceArgument, caller: CallerArgument) -> Response:
     """Show what is spent and how many queries are left, of the collection and of the caller."""
     served, grant = service.open(caller, name)
-    return _write(await run_in_threadpool(served.describe_budget, caller, grant))
+    return write_document(await run_in_threadpool(served.describe_budget, caller, grant))
 
 
 @router.get("/v1/collections/{name}/entries", tags=["privacy"])
@@ -352,18 +348,16 @@ async def list_entries(name: CollectionName, service: ServiceArgument, caller: C
     served, _ = service.open(caller, name, "entries")
 
     def read() -> bytes:
-        ledger = served.account.ledger
-        entries = [entry.to_dict() for entry in ledger.entries()]
-        return service.sign(served.mark({"collection": served.name, "head": ledger.head(), "entries": entries}))
+        return service.sign(served.describe_entries())
 
-    return Response(await run_in_threadpool(read), media_type=JSON)
+    return Response(await to_thread.run_sync(read, limiter=service.find_entry_threads(served)), media_type=JSON)
 
 
 @router.get("/v1/signing-keys", tags=["privacy"])
 async def list_signing_keys(service: ServiceArgument, caller: CallerArgument) -> Response:
     """List the public keys of the installation, the newest first."""
     del caller
-    return _write({"keys": [key.public for key in service.key.signing_keys]})
+    return write_document({"keys": [key.public for key in service.key.signing_keys]})
 
 
 async def _answer(
@@ -395,6 +389,8 @@ async def answer_once(
     name: str,
     action: str,
     work: Callable[[ServedCollection, Payer, Callable[[], None]], Document],
+    *,
+    is_text: bool = False,
 ) -> Response:
     """Answer a request in a thread, with a signed document that is kept: the same request gets the same bytes.
 
@@ -404,6 +400,7 @@ async def answer_once(
         action: What is asked of it.
         work: Checks the form of the request, calls the function that it gets, which remembers an Idempotency-Key, and
             returns the document with its answers. It runs in a thread, since it computes and waits for the database.
+        is_text: Whether the work embeds a text.
     """
     request, service, caller, repeat_key = asked.request, asked.service, asked.caller, asked.repeat_key
     # The path of the scope: older versions of Starlette build that of the URL from the Host header.
@@ -424,7 +421,8 @@ async def answer_once(
         served.bodies.put(place, KnownBody(action, content, request.scope.get("route")), len(content))
         return content
 
-    return Response(await run_in_threadpool(run), media_type=JSON)
+    limiter = service.find_text_threads(served) if is_text else None
+    return Response(await to_thread.run_sync(run, limiter=limiter), media_type=JSON)
 
 
 def describe_answer(served: ServedCollection, action: str, answer: ServedAnswer) -> dict[str, Any]:
@@ -462,5 +460,6 @@ def _describe(served: ServedCollection) -> dict[str, Any]:
     return served.mark(document)
 
 
-def _write(document: dict[str, Any]) -> Response:
+def write_document(document: dict[str, Any]) -> Response:
+    """Answer with a document that is not signed. The same document has the same bytes."""
     return Response(write_canonical_json(document).encode("ascii"), media_type=JSON)

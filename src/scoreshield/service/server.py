@@ -52,7 +52,7 @@ def run_server(
         server_header=False,
         proxy_headers=here.behind_proxy,  # without a proxy, anyone on this computer could choose an address
         ws="none",
-        http=limit_heads(here.largest_head, here.request_seconds),
+        http=limit_connections(here.largest_head, here.request_seconds),
         h11_max_incomplete_event_size=here.largest_head + _LINE_ENDS,
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_SECONDS,
@@ -112,19 +112,21 @@ def reload_service(service: Service, read_policy: Callable[[], Policy] | None, c
     LOG.info("reloaded", extra={"facts": {"versions": versions}})
 
 
-def limit_heads(largest: int, seconds: float) -> type[asyncio.Protocol]:
-    """Make a protocol of Uvicorn that closes connections whose path and headers are too large or too slow.
+def limit_connections(largest: int, seconds: float) -> type[asyncio.Protocol]:
+    """Make a protocol of Uvicorn that ends connections with too large or too slow heads, and those that take nothing.
 
-    The application sees a request when its head is whole, so it cannot limit the head itself.
+    The application sees a request when its head is whole, so it cannot limit the head itself. It waits for a client
+    that does not read its answer, so it cannot end that wait either: such clients would hold all requests at a time.
 
     Args:
         largest: The most bytes that may arrive before a head is whole.
-        seconds: How long a client may take to send a head.
+        seconds: How long a client may take to send a head, and for how long it may take nothing of an answer.
     """
     protocol: Any = AutoHTTPProtocol
 
     class LimitedProtocol(protocol):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
+        _reading: asyncio.TimerHandle | None = None
         _unread = 0
 
         def connection_made(self, transport: Any) -> None:
@@ -144,7 +146,45 @@ def limit_heads(largest: int, seconds: float) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._stop_reading()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            """Note that the client has not taken what was written, and look again later."""
+            super().pause_writing()
+            self._start_reading()
+
+        def resume_writing(self) -> None:
+            self._stop_reading()
+            super().resume_writing()
+
+        def timeout_keep_alive_handler(self) -> None:
+            """Close an idle connection; the rest of its last answer may still wait for the client."""
+            super().timeout_keep_alive_handler()
+            self._start_reading()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.is_closing():
+                self._start_reading()
+
+        def _start_reading(self) -> None:
+            """Measure what the client has not taken. Nothing more is written while this timer runs."""
+            self._stop_reading()
+            left = self.transport.get_write_buffer_size()
+            self._reading = asyncio.get_running_loop().call_later(seconds, self._check_reading, left)
+
+        def _check_reading(self, before: int) -> None:
+            """End the connection if nothing was taken of what was left before."""
+            if self.transport.get_write_buffer_size() >= before:
+                self.transport.abort()  # closing would wait for the client
+            else:
+                self._start_reading()
+
+        def _stop_reading(self) -> None:
+            if self._reading is not None:
+                self._reading.cancel()
+                self._reading = None
 
         def _start_timer(self) -> None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._end)
@@ -156,7 +196,7 @@ def limit_heads(largest: int, seconds: float) -> type[asyncio.Protocol]:
                 self._timer = None
 
         def _end(self) -> None:
-            self.transport.close()
+            self.transport.abort()
 
     return LimitedProtocol
 
@@ -170,6 +210,9 @@ def _open_port(address: str, port: int) -> socket.socket:
         listener.bind((address, port))
     except OSError as error:
         listener.close()
-        raise InvalidInput(f"The service cannot listen on {address} port {port}: {error.strerror}.") from None
+        raise InvalidInput(
+            f"The service cannot listen on {address} port {port}: {error.strerror}; another port is chosen by --port, "
+            "or by installation.port of a policy."
+        ) from None
     listener.listen(2048)
     return listener

@@ -66,7 +66,8 @@ def find_person(request: Request) -> Person | None:
             state.person = None
         else:
             seen = [name for name in service.collections if facts.collections is None or name in facts.collections]
-            state.person = Person(facts.name, facts.role, tuple(seen), facts.collections is None)
+            has_all = facts.collections is None
+            state.person = Person(facts.name, facts.role, tuple(seen), has_all, facts.has_password)
             state.caller = f"person:{facts.name}"
     found: Person | None = state.person
     return found
@@ -143,6 +144,11 @@ async def read_checked_form(request: Request) -> dict[str, str]:
     return fields
 
 
+async def run_hashing(request: Request, work: Callable[..., str], *args: str) -> str:
+    """Run what hashes a password in a thread. Few run at the same time, because each takes much memory."""
+    return await to_thread.run_sync(work, *args, limiter=_find_limiter(request))
+
+
 async def begin_session(request: Request, service: Service, token: str, page: str) -> Response:
     """Give the browser its new session, end the one that it had before, and show a page."""
     old = read_cookie(request, _SESSION)
@@ -202,9 +208,7 @@ async def sign_in(request: Request, service: Annotated[Service, Depends(get_serv
         _compare_tokens(request, _compute_form_token(service, "visitor", visitor), fields.get(TOKEN_FIELD, ""))
         name, password = fields.get("name", "").strip().lower(), fields.get("password", "")
         address = find_address(request)
-        token = await to_thread.run_sync(
-            service.people.sign_in, name, password, address, limiter=_find_limiter(request)
-        )
+        token = await run_hashing(request, service.people.sign_in, name, password, address)
     except ServiceProblem as problem:
         if problem.code not in ("invalid_form_token", "sign_in_failed", "too_many_attempts"):
             raise

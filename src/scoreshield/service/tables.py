@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -28,7 +28,9 @@ from scoreshield.errors import InvalidInput, LedgerError, ScoreShieldError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.accounts import open_database
 from scoreshield.privacy.ledger.database import BESIDE, BUSY_SECONDS
+from scoreshield.privacy.ledger.postgres import connect_server
 
+T = TypeVar("T")
 TableSet = Literal["installation", "collection", "rates"]
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _READ_ONLY = "scoreshield_read_only"
@@ -53,7 +55,7 @@ def open_engine(url: str) -> Engine:
             ) from None
         return sa.create_engine(
             "postgresql+psycopg://",
-            creator=lambda: psycopg.connect(url, connect_timeout=10, application_name="scoreshield"),
+            creator=lambda: connect_server(psycopg, url),
             pool_pre_ping=True,
             pool_size=8,
             max_overflow=32,
@@ -120,10 +122,7 @@ def open_collection_ledger(url: str, name: str, *, epsilon: float, delta: float,
             break
         except LedgerError:
             if not is_made:
-                raise InvalidInput(
-                    f"The ledger of collection {name} is missing or cannot be read, so its budget would start again; "
-                    "restore the ledger."
-                ) from None
+                raise explain_missing_ledger(name) from None
             try:
                 ledger = Ledger.create(address, epsilon=epsilon, delta=delta)
                 break
@@ -131,11 +130,7 @@ def open_collection_ledger(url: str, name: str, *, epsilon: float, delta: float,
                 time.sleep(0.05)
     else:
         ledger = Ledger.open(address)
-    if (ledger.epsilon, ledger.delta) != (epsilon, delta):
-        raise InvalidInput(
-            f"The budget of collection {name} was set to epsilon {ledger.epsilon!r} and delta {ledger.delta!r} when "
-            "its ledger was made. It cannot be changed."
-        )
+    check_limit(ledger, name, epsilon=epsilon, delta=delta)
     ledger.keep_connections(_KEPT_CONNECTIONS)
     engine = open_engine(address)
     try:
@@ -143,6 +138,23 @@ def open_collection_ledger(url: str, name: str, *, epsilon: float, delta: float,
     finally:
         engine.dispose()
     return ledger
+
+
+def check_limit(ledger: Ledger, name: str, *, epsilon: float, delta: float) -> None:
+    """Raise an error if a collection's ledger has another budget than its policy."""
+    if (ledger.epsilon, ledger.delta) != (epsilon, delta):
+        raise InvalidInput(
+            f"The budget of collection {name} was set to epsilon {ledger.epsilon!r} and delta {ledger.delta!r} when "
+            "its ledger was made. It cannot be changed."
+        )
+
+
+def explain_missing_ledger(name: str) -> InvalidInput:
+    """Make the error of a collection whose ledger is gone."""
+    return InvalidInput(
+        f"The ledger of collection {name} is missing or cannot be read, so its budget would start again; "
+        "restore the ledger."
+    )
 
 
 def find_collection_ledger(url: str, name: str) -> Ledger | None:
@@ -197,6 +209,12 @@ def explain_database_errors() -> Iterator[None]:
         raise failure  # outside the except block, so that the error of the driver is not its context
 
 
+class StatementRunner(Protocol):
+    """Runs one statement of a transaction, with its named values."""
+
+    def __call__(self, statement: str, /, **values: Any) -> sa.CursorResult[Any]: ...
+
+
 class InstallationDatabase:
     """Statements on the tables of the installation."""
 
@@ -217,10 +235,14 @@ class InstallationDatabase:
         with explain_database_errors(), self._engine.connect() as connection:
             return list(connection.execution_options(**{_READ_ONLY: True}).execute(sa.text(statement), values))
 
-    def write(self, work: Callable[[Callable[..., Any]], Any]) -> Any:
-        """Run work in one transaction. It gets a function that runs a statement with named values."""
+    def write(self, work: Callable[[StatementRunner], T]) -> T:
+        """Run work in one transaction, and return its result."""
         with explain_database_errors(), self._engine.begin() as connection:
-            return work(lambda statement, **values: connection.execute(sa.text(statement), values))
+
+            def execute(statement: str, /, **values: Any) -> sa.CursorResult[Any]:
+                return connection.execute(sa.text(statement), values)
+
+            return work(execute)
 
     def close(self) -> None:
         """Close all connections."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi import Query as Parameter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt
 
@@ -23,9 +24,18 @@ from scoreshield.service.interfaces import (
     respond,
 )
 from scoreshield.service.problems import ServiceProblem
-from scoreshield.service.rest import REQUEST, CallerArgument, CollectionName, RequestArgument, SignatureModel
+from scoreshield.service.rest import (
+    REQUEST,
+    CallerArgument,
+    CollectionName,
+    RequestArgument,
+    ServiceArgument,
+    SignatureModel,
+    write_document,
+)
 
 Text = Annotated[str, Field(min_length=1, max_length=65_536)]
+StoreName = Annotated[str | None, Parameter(max_length=40)]
 
 
 class OpenAIRoute(FormRoute):
@@ -101,16 +111,72 @@ async def search_texts(name: CollectionName, body: TextQuery, asked: RequestArgu
         name,
         lambda served: [_read_part(served, body)],
         lambda served, answers: _describe(body, served, answers[0]),
+        is_text=True,
     )
 
 
-@router.api_route(
-    "/v1/vector_stores/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
-)
-async def reject_store_path(rest: str, caller: CallerArgument) -> Response:
+@router.get("/v1/vector_stores")
+async def list_stores(
+    service: ServiceArgument,
+    caller: CallerArgument,
+    limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: StoreName = None,
+    before: StoreName = None,
+) -> Response:
+    """List the collections with an embedder that the key opens, by name. All were created at the constant time 0."""
+    found = sorted(one.name for one in service.list_collections(caller) if one.policy.embedder is not None)
+    names = found if order == "asc" else found[::-1]
+    begin = names.index(after) + 1 if after in names else 0
+    end = names.index(before) if before in names else len(names)
+    page = names[begin:end][:limit]
+    document = {
+        "object": "list",
+        "data": [_describe_store(service.open(caller, name)[0]) for name in page],
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
+        "has_more": len(names[begin:end]) > limit,
+    }
+    return write_document(document)
+
+
+@router.get("/v1/vector_stores/{name}")
+async def describe_store(name: CollectionName, service: ServiceArgument, caller: CallerArgument) -> Response:
+    """Describe a collection with an embedder: its number of records, and constants that clients read."""
+    return write_document(_describe_store(service.open(caller, name)[0]))
+
+
+_CHANGES = ["POST", "PUT", "PATCH", "DELETE"]
+
+
+@router.api_route("/v1/vector_stores", methods=_CHANGES, include_in_schema=False)
+@router.api_route("/v1/vector_stores/{rest:path}", methods=["GET", *_CHANGES], include_in_schema=False)
+async def reject_store_path(request: Request, caller: CallerArgument, rest: str = "") -> Response:
     """Reject every other path of vector stores: it would read or change records."""
-    del rest, caller
-    raise ServiceProblem("not_offered")
+    del caller
+    if request.method == "GET":
+        raise ServiceProblem("not_offered")
+    raise ServiceProblem.of_reason("change" if "/" in rest else "collection")
+
+
+def _describe_store(served: ServedCollection) -> dict[str, Any]:
+    """Write the public facts of a collection in OpenAI's form."""
+    if served.policy.embedder is None:
+        raise ServiceProblem("no_embedder")
+    counts = {"completed": served.data.size, "total": served.data.size}
+    store = {
+        "object": "vector_store",
+        "id": served.name,
+        "name": served.name,
+        "created_at": 0,
+        "last_active_at": None,
+        "expires_at": None,
+        "status": "completed",
+        "usage_bytes": 0,
+        "file_counts": {"in_progress": 0, "failed": 0, "cancelled": 0, **counts},
+        "metadata": {},
+    }
+    return served.mark(store)
 
 
 def _read_part(served: ServedCollection, body: TextQuery) -> RankingRequest:

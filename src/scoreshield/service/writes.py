@@ -7,11 +7,10 @@ no thread continues before the commit.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from scoreshield._queues import WorkQueue
 from scoreshield.errors import LedgerError, ScoreShieldError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.ledger.database import Session
@@ -39,23 +38,23 @@ class GroupedWriter:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._waiting: deque[_Write[Any]] = deque()
-        self._lock = threading.Lock()
+        self._queue: WorkQueue[_Write[Any]] = WorkQueue(_MOST)
 
     def run(self, work: Callable[[Session], T]) -> T:
         """Run a work under the lock of the ledger, and return its result when it is on the disk.
 
-        The work may run again, and then must not count what it did before. A `ScoreShieldError` of the work undoes what
-        it wrote and nothing else. Any other error undoes all works of the same commit.
+        A `ScoreShieldError` of the work undoes what it wrote and nothing else. After any other error of a work, all
+        works of the same commit are undone, and each runs in a transaction of its own.
+
+        Args:
+            work: It may run again, after its transaction was undone, or after it was committed and the thread that
+                did so was interrupted. So it counts from what the database holds.
 
         Raises:
             LedgerError: The database failed. Nothing of this work is there.
         """
         write = _Write(work)
-        self._waiting.append(write)
-        with self._lock:
-            while not write.is_done:
-                self._commit([self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))])
+        self._queue.wait_for(write, self._commit)
         if write.error is not None:
             raise write.error
         return write.results[0]
@@ -63,19 +62,26 @@ class GroupedWriter:
     def _commit(self, group: list[_Write[Any]]) -> None:
         """Run works in one transaction."""
         if len(group) == 1:
-            try:
-                group[0].finish([self._ledger.write_beside(group[0].work)], None)
-            except BaseException as error:
-                group[0].finish([], error)
+            self._commit_alone(group[0])
             return
         try:
             found = self._ledger.write_beside(lambda session: [_attempt(session, one.work) for one in group])
-        except BaseException as error:
+        except LedgerError as error:
             for one in group:
-                one.finish([], _copy_error(error))
-            return
-        for one, (results, problem) in zip(group, found, strict=True):
-            one.finish(results, problem)
+                one.finish([], LedgerError(str(error)))  # a raised error collects the frames of its thread
+        except Exception:  # of one work; nothing was committed
+            for one in group:
+                self._commit_alone(one)
+        else:
+            for one, (results, problem) in zip(group, found, strict=True):
+                one.finish(results, problem)
+
+    def _commit_alone(self, write: _Write[Any]) -> None:
+        """Run a work in a transaction of its own."""
+        try:
+            write.finish([self._ledger.write_beside(write.work)], None)
+        except Exception as error:
+            write.finish([], error)
 
 
 def _attempt(session: Session, work: Callable[[Session], T]) -> tuple[list[T], ScoreShieldError | None]:
@@ -90,8 +96,3 @@ def _attempt(session: Session, work: Callable[[Session], T]) -> tuple[list[T], S
         results, problem = [], error.with_traceback(None)
     session.execute("RELEASE SAVEPOINT scoreshield_work")
     return results, problem
-
-
-def _copy_error(error: BaseException) -> BaseException:
-    """Make an error of its own for each thread: a raised error collects the frames of the thread that raises it."""
-    return LedgerError(str(error)) if isinstance(error, LedgerError) else error

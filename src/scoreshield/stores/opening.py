@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from scoreshield.errors import InvalidInput
 from scoreshield.stores.protocol import Store, explain_missing_extra, read_store
@@ -72,6 +72,41 @@ def find_address_fault(address: StoreAddress) -> str | None:
     return None if address.name else f"A {address.kind} store needs the name of its collection or table."
 
 
+def identify_records(address: StoreAddress) -> tuple[str, ...]:
+    """Return what is equal for two addresses of the same records, as far as their texts show it.
+
+    An address may be written in several ways: with a default port, with capitals, with a slash at its end, with a user.
+    Other vectors of the same records are the same records. Two names of one host are not found.
+    """
+    place = str(address.path.resolve()) if address.path is not None else _identify_server(address)
+    return (address.kind, place, address.name or "", address.namespace or _NAMESPACES.get(address.kind, ""))
+
+
+def _identify_server(address: StoreAddress) -> str:
+    parts = urlsplit(address.url or "")
+    given = dict(parse_qsl(parts.query)) if address.kind == "pgvector" else {}
+    host = (parts.hostname or given.get("host", "")).lower().rstrip(".")
+    try:
+        port = parts.port or int(given.get("port", 0)) or _PORTS.get((address.kind, parts.scheme), 0)
+    except ValueError:
+        return address.url or ""
+    place = "localhost" if host in ("127.0.0.1", "::1") else host
+    folder = parts.path.strip("/") or given.get("dbname", "")
+    scheme = parts.scheme if address.kind == "lancedb" else ""  # of a cloud
+    return f"{scheme}://{place}:{port}/{folder}?{given.get('options', '')}"
+
+
+#: The ports that clients take where an address has none.
+_PORTS = {
+    ("chroma", "http"): 8000,
+    ("chroma", "https"): 443,
+    ("pgvector", "postgres"): 5432,
+    ("pgvector", "postgresql"): 5432,
+    ("qdrant", "http"): 6333,
+    ("qdrant", "https"): 6333,
+}
+#: The schemas that tables are in where an address names none.
+_NAMESPACES = {"duckdb": "main", "pgvector": "public"}
 #: Where each store may be.
 _PLACES: dict[str, tuple[str, ...]] = {
     "chroma": ("path", "url"),

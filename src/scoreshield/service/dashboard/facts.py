@@ -25,6 +25,8 @@ RATE_DAYS = 7
 #: The most weeks that a budget is said to last.
 MOST_WEEKS = 520
 ENTRIES_PER_PAGE = 20
+#: More collections are shown as a table.
+MOST_CARDS = 8
 _AFTER_ALL = 2**62
 
 
@@ -111,6 +113,12 @@ class CollectionFacts:
         """The share of the budget that is left."""
         return self.left / self.epsilon
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the budget covers no new answer of any action."""
+        charged = [offer.left for offer in self.offers if not offer.is_free]
+        return bool(charged) and not any(charged)
+
 
 @dataclass(frozen=True)
 class EntryFacts:
@@ -147,14 +155,7 @@ class AllowanceFacts:
 
     def count_left(self, epsilon: float) -> int | None:
         """Count how many answers of this cost the allowance covers; None without an allowance."""
-        limits = self.allowance
-        counts = []
-        if limits is not None and limits.queries is not None:
-            counts.append(max(0, limits.queries - self.queries))
-        if limits is not None and limits.epsilon is not None:
-            rest = max(Decimal(0), Decimal(repr(limits.epsilon)) - self.epsilon)
-            counts.append(int(rest // Decimal(repr(epsilon))))
-        return min(counts, default=None)
+        return None if self.allowance is None else self.allowance.count_left(self.queries, self.epsilon, epsilon)
 
 
 #: The names of actions for people: of several answers, and of one.
@@ -253,6 +254,8 @@ def list_newest_entries(served: ServedCollection, before: int | None = None) -> 
     found = served.account.ledger.read_beside(
         lambda session: session.read_newest(served.name, start, ENTRIES_PER_PAGE + 1)
     )
+    for entry in found[:ENTRIES_PER_PAGE]:
+        served.check_entry(entry)
     shown = [describe_entry(entry) for entry in found[:ENTRIES_PER_PAGE]]
     return shown, shown[-1].number if len(found) > ENTRIES_PER_PAGE else None
 

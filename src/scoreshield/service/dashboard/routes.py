@@ -13,12 +13,13 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 import numpy as np
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from scoreshield._formatting import format_bound, format_number, typeset_delta
-from scoreshield.errors import InvalidInput, ScoreShieldError
-from scoreshield.privacy.certificate import list_statements
+from scoreshield.errors import ScoreShieldError
+from scoreshield.privacy.certificate import list_statements, list_warnings
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.ledger.entries import Entry
 from scoreshield.report.pages import render_template
@@ -27,6 +28,7 @@ from scoreshield.service.attackers import bound_rates, describe_rates
 from scoreshield.service.core import ServedAnswer, ServedCollection, Service
 from scoreshield.service.dashboard.charts import draw_spending
 from scoreshield.service.dashboard.facts import (
+    MOST_CARDS,
     RATE_DAYS,
     collect_facts,
     describe_entry,
@@ -43,11 +45,12 @@ from scoreshield.service.dashboard.viewers import (
     check_role,
     find_asker,
     has_entries,
+    list_askers,
     list_managed_callers,
     list_seen,
     open_seen,
 )
-from scoreshield.service.events import Author
+from scoreshield.service.events import Author, Event
 from scoreshield.service.interfaces import ProblemRoute, find_problem
 from scoreshield.service.key_paths import KeyManager, Prefix, end_key, make_key, replace_key
 from scoreshield.service.memory import SizedCache
@@ -64,6 +67,10 @@ _HASH = re.compile("[0-9a-f]{64}")
 #: How long a browser keeps the style sheet and the scripts.
 _STATIC_SECONDS = 300
 _LONGEST_QUERY = 2**18
+#: The most records that a page shows where the person does not say. Matches have no number of their own.
+_SHOWN = 20
+#: The names of the pages that ask.
+_QUESTIONS = {"search": "Search", "matches": "Matches", "top_k": "Top k"}
 _MOST_DAYS, _MOST_HOURS = 3650, 24 * 365
 #: The fields of a form that name a collection begin with this.
 _TICK = "collection."
@@ -154,8 +161,9 @@ def show_overview(request: Request, service: ServiceArgument, person: PersonArgu
     """Show all collections of a person with what is left."""
     rows = []
     for served in list_seen(service, person):
-        rows.append((collect_facts(served), find_asker(service, person, served) is not None))
-    return render_page(request, "overview.html", collections=rows, has_head=has_entries(person), rate_days=RATE_DAYS)
+        rows.append((collect_facts(served), bool(list_askers(service, person, served))))
+    values = {"has_head": has_entries(person), "rate_days": RATE_DAYS, "most_cards": MOST_CARDS}
+    return render_page(request, "overview.html", collections=rows, **values)
 
 
 @router.get("/collections/{name}")
@@ -189,7 +197,7 @@ def show_collection(
         allowances=[one for one in allowances if not is_reader or person.name in _list_people(service, one.caller)],
         has_ledger=not is_reader,
         has_index="index" in served.offers and index is not None,
-        asker=find_asker(service, person, served),
+        is_asked=bool(list_askers(service, person, served)),
         rate_days=RATE_DAYS,
     )
 
@@ -205,8 +213,7 @@ def send_index(name: CollectionName, service: ServiceArgument, person: PersonArg
     served = open_seen(service, person, name)
     if "index" not in served.offers or find_asker(service, person, served, "index") is None:
         raise ServiceProblem("not_found")
-    stem = f"dummy-{served.name}" if served.policy.dummy else served.name
-    return _send_file(served.read_index().content, f"{stem}.npz", "application/octet-stream")
+    return _send_file(served.read_index().content, served.index_file_name, "application/octet-stream")
 
 
 @router.get("/collections/{name}/certificates/{file}")
@@ -222,14 +229,16 @@ def send_offer_certificate(
 
 
 @router.get("/collections/{name}/entries.json")
-def send_entries(name: CollectionName, service: ServiceArgument, person: PersonArgument) -> Response:
+async def send_entries(name: CollectionName, service: ServiceArgument, person: PersonArgument) -> Response:
     """Send all entries of the ledger with its head, signed."""
     served = open_seen(service, person, name)
     if not has_entries(person):
         raise ServiceProblem("not_found")
-    ledger = served.account.ledger
-    entries = [entry.to_dict() for entry in ledger.entries()]
-    content = service.sign(served.mark({"collection": served.name, "head": ledger.head(), "entries": entries}))
+
+    def read() -> bytes:
+        return service.sign(served.describe_entries())
+
+    content = await to_thread.run_sync(read, limiter=service.find_entry_threads(served))
     return _send_file(content, f"{name}-entries.json", _JSON)
 
 
@@ -240,7 +249,7 @@ def show_entry(
     """Show one entry with its certificate. A reader, who knows it from an answer, sees the certificate alone."""
     served = open_seen(service, person, name)
     entry, guarantee = _find_entry(served, hash_)
-    signed = json.loads(_sign_certificate(service, served, guarantee, hash_))
+    signed = json.loads(service.sign_certificate(served, guarantee, hash_))
     return render_page(
         request,
         "entry.html",
@@ -249,6 +258,7 @@ def show_entry(
         entry=describe_entry(entry) if has_entries(person) else None,
         guarantee=guarantee,
         rates=describe_rates(guarantee),
+        warnings=list_warnings(guarantee),
         statements=[(one.label, one.text) for one in list_statements(guarantee)],
         signature=signed["signature"],
     )
@@ -268,26 +278,17 @@ def send_entry_certificate(
 
 
 def _find_entry(served: ServedCollection, hash_: str) -> tuple[Entry, Guarantee]:
-    """Find an entry of a collection with its guarantee. Draws of an index have no certificate of their own."""
+    """Find an entry of a collection with its guarantee."""
     if not _HASH.fullmatch(hash_):
         raise ServiceProblem("unknown_entry")
-    entry = served.find_entry(hash_)
-    try:
-        return entry, Guarantee.from_dict(entry.to_dict()["guarantee"])
-    except InvalidInput:
-        raise ServiceProblem("unknown_entry") from None
-
-
-def _sign_certificate(service: Service, served: ServedCollection, guarantee: Guarantee, entry: str | None) -> bytes:
-    document = {"collection": served.name, "entry": entry, "certificate": str(guarantee)}
-    return service.sign(served.mark({**document, "guarantee": guarantee.to_dict()}))
+    return served.find_entry(hash_), served.find_guarantee(hash_)
 
 
 def _send_certificate(
     service: Service, served: ServedCollection, guarantee: Guarantee, entry: str | None, stem: str, kind: str
 ) -> Response:
     if kind == "json":
-        return _send_file(_sign_certificate(service, served, guarantee, entry), f"{stem}.json", _JSON)
+        return _send_file(service.sign_certificate(served, guarantee, entry), f"{stem}.json", _JSON)
     if kind == "txt":
         return _send_file(f"{guarantee}\n".encode(), f"{stem}.txt", _TEXT)
     raise ServiceProblem("not_found")
@@ -302,43 +303,63 @@ _EMBEDDING: dict[str, threading.Lock] = {}
 
 
 @router.get("/collections/{name}/search")
-def show_question(request: Request, name: CollectionName, service: ServiceArgument, person: PersonArgument) -> Response:
+def show_question(
+    request: Request, name: CollectionName, service: ServiceArgument, person: PersonArgument, action: str = ""
+) -> Response:
     """Show the box for a question, with what an answer costs and how many are left."""
     served = open_seen(service, person, name)
-    return _show_question(request, service, served, _require_asker(service, person, served))
+    askers = list_askers(service, person, served)
+    return _show_question(request, service, served, askers, _choose_action(askers, action))
 
 
 @router.post("/collections/{name}/search")
-def answer_question(
+async def answer_question(
     request: Request, name: CollectionName, service: ServiceArgument, person: PersonArgument, fields: FormArgument
 ) -> Response:
     """Answer a question. The same question again, as by a reload or a double click, costs nothing."""
     served = open_seen(service, person, name)
-    asker = _require_asker(service, person, served)
+    askers = list_askers(service, person, served)
+    limiter = None if served.policy.embedder is None else service.find_text_threads(served)
+    return await to_thread.run_sync(_answer_question, request, service, person, served, askers, fields, limiter=limiter)
+
+
+def _answer_question(
+    request: Request,
+    service: Service,
+    person: Person,
+    served: ServedCollection,
+    askers: dict[str, Asker],
+    fields: dict[str, str],
+) -> Response:
+    """Answer a question in a thread, since an embedder and the database take their time."""
+    action = _choose_action(askers, fields.get("action", ""))
     answer, failure = None, None
     try:
-        service.rates.count(f"person:{person.name}", asker.caller.rate)
-        if fields.get("offer") != _name_offer(service, served):
+        service.rates.count(f"person:{person.name}", askers[action].caller.rate)
+        if fields.get("offer") != _name_offer(service, served, action):
             raise ServiceProblem("page_too_old")
-        k = _parse_count(fields.get("k", ""), served.find_offer("search").most)
+        k = _parse_count(fields.get("k", ""), served.find_offer(action).most)
         query = _read_question(service, served, fields.get("query", ""))
-        answer = served.search(asker.payer, "search", [query], k)[0]
+        answer = served.search(askers[action].payer, action, [query], k)[0]
         request.state.is_fresh = answer.is_fresh
+        if answer.is_fresh:  # the entry names the caller; other callers may see it, and must not learn the person
+            author = Author(f"person:{person.name}", find_address(request))
+            service.events.record(Event("question charged", author, f"{served.name} {answer.entry}"))
     except ScoreShieldError as error:
         failure = find_problem(error)
-    return _show_question(request, service, served, asker, fields, answer, failure)
+    return _show_question(request, service, served, askers, action, fields, answer, failure)
 
 
-def _require_asker(service: Service, person: Person, served: ServedCollection) -> Asker:
-    asker = find_asker(service, person, served)
-    if asker is None:
-        raise ServiceProblem("not_found")
-    return asker
+def _choose_action(askers: dict[str, Asker], action: str) -> str:
+    """Return the action that is asked for, or the first one where none is named."""
+    if action in askers or (askers and not action):
+        return action or next(iter(askers))
+    raise ServiceProblem("not_found")
 
 
-def _name_offer(service: Service, served: ServedCollection) -> str:
+def _name_offer(service: Service, served: ServedCollection, action: str) -> str:
     """Name what a page offers. A form of an older page, with another cost or other data, is not charged."""
-    offer = served.find_offer("search")
+    offer = served.find_offer(action)
     return service.key.compute_tag("dashboard offer", served.name, str(served.version), offer.parameters)[:32]
 
 
@@ -388,25 +409,30 @@ def _show_question(
     request: Request,
     service: Service,
     served: ServedCollection,
-    asker: Asker,
+    askers: dict[str, Asker],
+    action: str,
     fields: dict[str, str] | None = None,
     answer: ServedAnswer | None = None,
     failure: ServiceProblem | None = None,
 ) -> Response:
-    offer, facts = served.find_offer("search"), describe_offer(served, "search")
+    asker, offer, facts = askers[action], served.find_offer(action), describe_offer(served, action)
     spent = next((one for one in list_allowances(served, service.policy) if one.caller == asker.name), None)
     allowed = None if spent is None or facts.is_free else spent.count_left(facts.guarantee.epsilon)
     left = [count for count in (facts.left, allowed) if count is not None]
-    k = offer.default if answer is None else max(1, len(answer.hits))
+    shown = min(offer.default, _SHOWN)
+    k = shown if answer is None else max(1, len(answer.hits))
     response = render_page(
         request,
         "search.html",
         200 if failure is None else failure.status,
         collection=served.name,
+        action=action,
+        questions={one: _QUESTIONS[one] for one in askers},
+        threshold=None if served.policy.matches is None else served.policy.matches.threshold,
         records=served.data.size,
         dimension=served.data.dimension,
         has_text=served.policy.embedder is not None,
-        offer_name=_name_offer(service, served),
+        offer_name=_name_offer(service, served, action),
         offer=facts,
         most=offer.most,
         left=min(left, default=None),
@@ -414,7 +440,7 @@ def _show_question(
         rates=describe_rates(facts.guarantee),
         worth=offer.predict(k),
         typed=(fields or {}).get("query", ""),
-        k=(fields or {}).get("k", str(offer.default)),
+        k=(fields or {}).get("k", str(shown)),
         answer=answer,
         names=sorted(served.data.fields),
         failure=failure,
@@ -513,6 +539,7 @@ def _show_keys(
         callers=[(name, service.policy.callers[name], grants) for name, grants in callers.items()],
         collections=sorted({one for grants in callers.values() for one in grants}),
         has_all=person.has_all_collections,
+        people=service.people.list_people() if person.has_all_collections else [],
         keys=[(key, key.describe()["state"]) for key in keys],
         made=made,
         failure=failure,
@@ -571,6 +598,7 @@ def show_events(request: Request, service: ServiceArgument, person: PersonArgume
     check_role(person, *EVENT_READERS)
     if not person.has_all_collections:
         raise ServiceProblem("not_found")
+    service.forget_old_events()
     return render_page(request, "events.html", events=service.events.list_events(most=200))
 
 

@@ -14,6 +14,8 @@ from scoreshield.service.problems import ServiceProblem
 #: Who reads reports, and who reads events.
 REPORT_READERS: tuple[Role, ...] = ("curator", "officer", "admin")
 EVENT_READERS: tuple[Role, ...] = ("officer", "admin")
+#: The actions that a page asks for.
+QUESTIONS = ("search", "matches", "top_k")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,13 @@ def find_asker(service: Service, person: Person, served: ServedCollection, actio
         if not is_over and action in ROLE_ACTIONS[person.role] and asker.allows(action):
             return asker
     return None
+
+
+def list_askers(service: Service, person: Person, served: ServedCollection) -> dict[str, Asker]:
+    """List the questions that a person may ask a collection on a page, each with the caller that is charged."""
+    offered = [action for action in QUESTIONS if action in served.policy.list_actions()]
+    found = {action: find_asker(service, person, served, action) for action in offered}
+    return {action: asker for action, asker in found.items() if asker is not None}
 
 
 def list_managed_callers(service: Service, person: Person) -> dict[str, dict[str, GrantPolicy]]:
