@@ -6,8 +6,10 @@ import base64
 import contextlib
 import os
 import resource
+import shutil
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 import scoreshield as ss
 import scoreshield.distributed as sd
-from scoreshield.distributed import blocks, driver, keys, manifest
+from scoreshield.distributed import blocks, driver, key_table, keys, manifest, prepared
 from scoreshield.distributed.manifest import TILE_ROWS
 from scoreshield.distributed.storage import LocalFolder
 from scoreshield.geometry import embeddings
@@ -71,8 +73,8 @@ def read_key_rows(account: Any) -> list[dict[str, Any]]:
     names = ("release", "folder", "entry", "manifest", "place", "secret")
 
     def read(session: Any) -> list[Any]:
-        session.execute(keys._TABLE)
-        return list(session.execute(f"SELECT {', '.join(names)} FROM {keys.RELEASE_KEYS}").fetchall())
+        session.execute(key_table._TABLE)
+        return list(session.execute(f"SELECT {', '.join(names)} FROM {key_table.RELEASE_KEYS}").fetchall())
 
     return [dict(zip(names, row, strict=True)) for row in account.ledger.write_beside(read)]
 
@@ -100,6 +102,23 @@ def fail_after(patch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, *, 
     patch.setattr(owner, name, fail)
 
 
+def fail_at_write(patch: pytest.MonkeyPatch, prefix: str, count: int = 1, *, before: bool = False) -> None:
+    """End the process after, or before, some writes of files whose names begin with this."""
+    work = LocalFolder.put_if_absent
+    done = []
+
+    def write(folder: Any, name: str, content: bytes) -> bool:
+        done.extend([1] * name.startswith(prefix))
+        if before and len(done) == count:
+            raise Killed
+        is_first = work(folder, name, content)
+        if len(done) == count:
+            raise Killed
+        return is_first
+
+    patch.setattr(LocalFolder, "put_if_absent", write)
+
+
 def act_after(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
     """Do something after each call of a function."""
     work: Callable[..., Any] = getattr(owner, name)
@@ -110,6 +129,11 @@ def act_after(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
         return answer
 
     patch.setattr(owner, name, run)
+
+
+def lose_encrypted_blocks(to: Path) -> None:
+    """Remove what was computed before the charge, so that the rows are read again."""
+    shutil.rmtree(to / "checks")
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -144,26 +168,33 @@ def slow_down(seconds: float) -> None:
     """Let each block of this worker take longer, so that a test can interrupt it."""
     work = blocks.release_block
 
-    def wait(manifest: Any, handle: Any, *numbers: int) -> bytes:
-        content = work(manifest, handle, *numbers)
+    def wait(*arguments: Any, **options: Any) -> bytes:
+        content: bytes = work(*arguments, **options)
         time.sleep(seconds)
         return content
 
     _replace(blocks, "release_block", wait)
 
 
-def die_after_writing(mark: str) -> None:
-    """Let the first worker that writes a block die before it can report."""
+def die_after_writing(mark: str, prefix: str) -> None:
+    """Let the first worker that writes a file whose name begins with this die before it can report."""
     work = LocalFolder.put_if_absent
 
     def write_and_die(folder: Any, name: str, content: bytes) -> bool:
         is_first = work(folder, name, content)
+        if not name.startswith(prefix):
+            return is_first
         with contextlib.suppress(FileExistsError):
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
             os._exit(1)
         return is_first
 
     _replace(LocalFolder, "put_if_absent", write_and_die)
+
+
+def keep_no_blocks() -> None:
+    """Let this worker keep nothing of what it computes before the charge, as of a release with larger blocks."""
+    _replace(prepared, "_MOST_BYTES", 0)
 
 
 def change_last_bits() -> None:
@@ -209,6 +240,15 @@ def hide_package() -> None:
     _undo.append(lambda: sys.meta_path.remove(finder))  # type: ignore[arg-type]
 
 
+def have_torch(is_there: bool) -> None:
+    """Let this worker have PyTorch, as far as the check of a device looks, or let it have none."""
+    fake: Any = types.ModuleType("torch")
+    fake.from_numpy = np.asarray
+    before = sys.modules.get("torch")
+    sys.modules["torch"] = fake if is_there else None  # type: ignore[assignment]
+    _undo.append(lambda: sys.modules.pop("torch", None) if before is None else sys.modules.update(torch=before))
+
+
 def restore_worker() -> None:
     """Undo what the functions above did to this worker."""
     while _undo:
@@ -218,7 +258,13 @@ def restore_worker() -> None:
 
 def has_key(release: str) -> bool:
     """Whether this process holds the key of a release."""
-    return release in keys._held
+    return any(name.startswith(release) for name, _ in keys._held)
+
+
+def dump_process() -> str:
+    """Dump what others can see of this process: its arguments and its environment, as it began and as it is now."""
+    found = [Path(f"/proc/self/{name}") for name in ("cmdline", "environ")]
+    return repr([sys.argv, dict(os.environ), *(path.read_bytes() for path in found if path.exists())])
 
 
 def dump_scheduler(dask_scheduler: Any) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ tests of a module, and ``traces``, the folders and files in which the engine lea
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import os
 import signal
@@ -26,7 +27,9 @@ from scoreshield.distributed.blocks import BlockTask
 from scoreshield.distributed.driver import Driver
 from scoreshield.distributed.engines.base import Engine
 from scoreshield.distributed.engines.outcomes import find_local_folder
-from scoreshield.distributed.keys import KeyHandle, ReleaseKeyTable, share_in_folder
+from scoreshield.distributed.key_folder import share_in_folder
+from scoreshield.distributed.key_table import ReleaseKeyTable
+from scoreshield.distributed.keys import KeyHandle
 from scoreshield.distributed.manifest import TILE_ROWS, Manifest
 from scoreshield.errors import FileError, InvalidInput
 from scoreshield.privacy.ledger import Ledger
@@ -47,14 +50,14 @@ RELEASES: dict[str, Callable[..., DistributedRelease]] = {
 if hasattr(distributed, "release_index"):
     RELEASES["index"] = lambda source, **more: distributed.release_index(source, epsilon=8, **more)
 
-#: A driver in a process of its own, which is killed after the first block that is reported.
+#: A driver in a process of its own, which is killed after the first block of a step that is reported.
 _DYING_DRIVER = """
 import os, signal, sys
 from engine_contract import make_scores
 from scoreshield.privacy.ledger import Ledger
 
 def die(step, done, total):
-    if step == "release":
+    if step == sys.argv[5]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 make_scores(sys.argv[1], to=sys.argv[2], ledger=Ledger(sys.argv[3]).account("people"), engine=sys.argv[4], progress=die)
@@ -96,6 +99,15 @@ def list_files(traces: Iterable[Path]) -> list[Path]:
     """List files, and the files below folders."""
     found = itertools.chain.from_iterable(path.rglob("*") if path.is_dir() else [path] for path in traces)
     return [path for path in found if path.is_file()]
+
+
+def read_processes() -> bytes:
+    """Read the arguments and the environments of all processes that this user can look at."""
+    found = []
+    for path in [*Path("/proc").glob("[0-9]*/cmdline"), *Path("/proc").glob("[0-9]*/environ")]:
+        with contextlib.suppress(OSError):  # it ended, or is of another user
+            found.append(path.read_bytes())
+    return b"\n".join(found)
 
 
 @pytest.fixture(scope="module")
@@ -229,22 +241,26 @@ class EngineContract:
         assert (tmp_path / "there.died").exists()
         assert read_parts(tmp_path / "here") == read_parts(tmp_path / "there")
 
-    def test_killed_driver(self, engine: Engine, source: Path, tmp_path: Path, ledger: Ledger) -> None:
+    @pytest.mark.parametrize("step", ["check", "release"])
+    def test_killed_driver(self, engine: Engine, source: Path, tmp_path: Path, ledger: Ledger, step: str) -> None:
         """A driver that was killed is followed by another: the same blocks, one charge, and no key is left."""
+        is_charged = step == "release"
         address = f"sqlite:///{tmp_path}/ledger.db"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-c", _DYING_DRIVER, str(source), str(tmp_path / "a"), address, self.name]
+        command = [sys.executable, "-c", _DYING_DRIVER, str(source), str(tmp_path / "a"), address, self.name, step]
         done = subprocess.run(command, env=environment, timeout=120, capture_output=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
         parts = read_parts(tmp_path / "a")
-        assert parts
-        assert ledger.spent == 2
+        assert bool(parts) is is_charged
+        assert (tmp_path / "a" / storage.CHECKS).exists()  # encrypted blocks
+        assert ledger.spent == 2 * is_charged
         with pytest.raises(InvalidInput, match=r"no (whole )?release"):
             open_release(tmp_path / "a")
         release = make_scores(source, to=tmp_path / "a", ledger=ledger.account("people"), engine=engine)
         assert ledger.spent == 2
         assert len(release) == 4
         assert parts.items() <= read_parts(tmp_path / "a").items()
+        assert list((tmp_path / "a" / storage.CHECKS).iterdir()) == []
         assert [path for path in find_local_folder().iterdir() if release.manifest.release in path.name] == []
 
     def test_interrupt(self, engine: Engine, source: Path, tmp_path: Path, ledger: Ledger, secret: bytes) -> None:
@@ -339,14 +355,29 @@ class EngineContract:
             seen.append(list(folder.iterdir()))
 
         release = make_scores(source, to=tmp_path / "b", engine=engine, progress=look)
-        assert [path.name for path in seen[4]] == [release.manifest.release]
+        assert len(seen) == 8
+        for paths in seen:  # also during the check, which encrypts what it computes
+            assert [path.name.partition("-")[0] for path in paths] == [release.manifest.release]
         assert list(folder.iterdir()) == []
 
     def test_key_is_nowhere(
         self, engine: Engine, source: Path, tmp_path: Path, ledger: Ledger, secret: bytes, traces: list[Path]
     ) -> None:
-        """After a whole release the key is in no file of the engine, the release or the ledger."""
-        release = make_scores(source, to=tmp_path / "a", ledger=ledger.account("people"), engine=engine)
+        """After a whole release the key is in no file of the engine, the release or the ledger.
+
+        While it runs, the key is in no argument and no environment of a process.
+        """
+        processes: list[bytes] = []
+        release = make_scores(
+            source,
+            to=tmp_path / "a",
+            ledger=ledger.account("people"),
+            engine=engine,
+            progress=lambda *_: processes.append(read_processes()),
+        )
+        assert len(processes) == 8
+        assert all(b"python" in found for found in processes)
+        assert not any(writing in found for found in processes for writing in list_writings(secret))
         task = BlockTask(release.address, "0" * 64, KeyHandle(release.manifest.release, str(tmp_path)))
         assert not any(writing in self.dump_task(task) for writing in list_writings(secret))
         assert len(list_files(traces)) >= 3

@@ -103,6 +103,7 @@ def test_symbols_are_true_as_often_as_stated(source, records, tmp_path):
 
 
 def test_one_charge(tmp_path):
+    """The same batch again has the same names, and is charged once."""
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((200, DIMENSION)))
     ledger = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=50.0, delta=1e-6)
     made = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -30,9 +33,11 @@ from cluster_support import (
 )
 
 import scoreshield as ss
+import scoreshield.distributed as sd
 from scoreshield.distributed import blocks, driver, storage
 from scoreshield.distributed.blocks import BlockTask
-from scoreshield.distributed.keys import KeyHandle, ReleaseKeyTable, share_in_process
+from scoreshield.distributed.key_table import ReleaseKeyTable
+from scoreshield.distributed.keys import KeyHandle, share_in_process
 from scoreshield.errors import InvalidInput
 
 distributed: Any = pytest.importorskip("distributed", reason="the 'dask' extra is not installed")
@@ -66,6 +71,8 @@ def find_client(workplace: Path) -> Iterator[Callable[[], Any]]:
     clients: list[Any] = []
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("OMP_NUM_THREADS", "1")
+        # Dask gives a worker up that is away this long after it was killed, also if it is away for a second time.
+        stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}))
 
         def find() -> Any:
             for client in clients[-1:]:
@@ -115,11 +122,16 @@ def find_workers(client: Any) -> list[str]:
     return sorted(client.scheduler_info()["workers"])
 
 
-def once(step: str, work: Callable[[], object]) -> Callable[[str, int, int], None]:
-    """Return a progress function that does something after the first block of a step."""
+def list_workers(client: Any) -> list[str]:
+    """List the workers that the scheduler knows now; the client's own list may be old."""
+    return client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.workers))
+
+
+def once(step: str, work: Callable[[], object], after: int = 1) -> Callable[[str, int, int], None]:
+    """Return a progress function that does something after the first block of a step, or after a later one."""
 
     def act(current: str, done: int, _: int) -> None:
-        if (current, done) == (step, 1):
+        if (current, done) == (step, after):
             work()
 
     return act
@@ -150,6 +162,7 @@ class TestOneView:
         return release(source, self.to, engine=engine, ledger=self.account, **options)
 
     def test_collected_twice(self, client: Any, source: Path) -> None:
+        """A second release reads what the first one left, and neither leaves a task or a key on the cluster."""
         seen: list[tuple[str, int, int]] = []
         first = self.release(source, client, progress=lambda *facts: seen.append(facts))
         assert seen == [(step, done, BLOCKS) for step in ("check", "release") for done in range(1, BLOCKS + 1)]
@@ -159,7 +172,16 @@ class TestOneView:
         assert list_tasks(client) == []
         assert not any(client.run(has_key, RELEASE).values())
 
-    def test_killed_worker_that_holds_results(self, client: Any, source: Path) -> None:
+    @pytest.fixture(params=[True, False], ids=["encrypted blocks", "computed blocks"])
+    def any_client(self, client: Any, request: pytest.FixtureRequest) -> Any:
+        """Blocks are computed before the charge, and opened after it; or computed after it."""
+        if not request.param:
+            client.run(cluster_support.keep_no_blocks)
+        return client
+
+    @pytest.mark.parametrize("step", ["check", "release"])
+    def test_killed_worker_that_holds_results(self, any_client: Any, source: Path, step: str) -> None:
+        client = any_client
         client.run(cluster_support.slow_down, 0.1)
         killed: list[str] = []
 
@@ -170,23 +192,23 @@ class TestOneView:
             kill_worker(client, holders[0])
             killed.append(holders[0])
 
-        self.release(source, client, progress=once("release", kill))
+        self.release(source, client, progress=once(step, kill))
         assert killed  # the fixture compares the release with one that nothing disturbed
 
-    def test_task_that_dies_after_it_wrote(self, client: Any, source: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("prefix", ["parts/", "checks/"])
+    def test_task_that_dies_after_it_wrote(self, client: Any, source: Path, tmp_path: Path, prefix: str) -> None:
         mark = tmp_path / "died"
-        # After the manifest and the check, so that it is a block that is written.
-        self.release(
-            source,
-            client,
-            progress=once("check", lambda: client.run(cluster_support.die_after_writing, str(mark))),
-        )
+        client.run(cluster_support.die_after_writing, str(mark), prefix)
+        self.release(source, client)
         assert mark.exists()
 
-    def test_restart(self, client: Any, source: Path) -> None:
+    def test_restart(self, any_client: Any, source: Path) -> None:
+        """A cluster that is restarted during a release ends it with a sentence, and the same call goes on."""
+        client = any_client
         client.run(cluster_support.slow_down, 0.1)
         with pytest.raises(InvalidInput, match=r"The cluster was restarted, .*; start the same release again to go on"):
-            self.release(source, client, progress=once("release", client.restart))
+            # Without waiting: on a busy machine Dask may give up a worker that a test before this one killed.
+            self.release(source, client, progress=once("release", lambda: client.restart(wait_for_workers=False)))
         assert not (self.to / "release.json").exists()
         self.release(source, client)
 
@@ -195,7 +217,7 @@ class TestOneView:
         with (
             dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
             distributed.LocalCluster(
-                n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+                n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
             ) as cluster,
             distributed.Client(cluster.scheduler_address, timeout=1) as client,
         ):
@@ -204,12 +226,15 @@ class TestOneView:
                 self.release(source, client, progress=stop)
         self.release(source, None)
 
-    def test_full_disk_on_one_worker(self, client: Any, source: Path) -> None:
+    @pytest.mark.parametrize("after", [1, BLOCKS], ids=["before the charge", "after it"])
+    def test_full_disk_on_one_worker(self, client: Any, source: Path, after: int) -> None:
         limited = find_workers(client)[:1]
-        fill = once("check", lambda: client.run(cluster_support.limit_files, 1000, workers=limited))
+        client.run(cluster_support.slow_down, 0.25)  # so that blocks are left when the disk is full
+        fill = once("check", lambda: client.run(cluster_support.limit_files, 1000, workers=limited), after)
         with pytest.raises(ss.errors.FileError, match=r"^Cannot write .*: File too large; start the same") as caught:
             self.release(source, client, progress=fill)
         assert "\n" not in str(caught.value)
+        assert len(self.account.entries()) == (after == BLOCKS)
         client.run(cluster_support.restore_worker)
         self.release(source, client)
 
@@ -337,21 +362,45 @@ def test_worker_that_joins_late_gets_the_key(client: Any) -> None:
     with DaskEngine(client).share_key(RELEASE, SECRET):
         assert list(client.run(has_key, RELEASE).values()) == [True, True]
         kill_worker(client, old[0])
-        wait_until(lambda: len(find_workers(client)) == 2 and find_workers(client) != old)
+        wait_until(lambda: len(found := list_workers(client)) == 2 and old[0] not in found)
         assert list(client.run(has_key, RELEASE).values()) == [True, True]
     assert list(client.run(has_key, RELEASE).values()) == [False, False]
     plugins = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.worker_plugins))
     assert not any(RELEASE in name for name in plugins)
 
 
-def test_row_that_is_not_finite(client: Any, tmp_path: Path) -> None:
+def test_workers_that_are_threads_of_one_process() -> None:
+    """A worker that leaves does not take the key from the others in its process."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        with DaskEngine(client).share_key(RELEASE, SECRET) as handle:
+            cluster.scale(1)
+            wait_until(lambda: len(list_workers(client)) == 1)
+            assert client.submit(handle.seal_text, "a", "b", pure=False).result(timeout=30)
+        assert not has_key(RELEASE)
+
+
+def test_row_that_is_not_finite(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found on the worker before the charge. No log and no error names the record."""
     vectors = write_collection(tmp_path / "vectors", (70_000, 500))
     vectors[70_123, 2] = np.inf
     np.save(tmp_path / "vectors" / "1.npy", vectors[70_000:])
     account = make_account(tmp_path)
-    with pytest.raises(InvalidInput, match=r"^The collection holds vectors with .* a NaN .*; nothing was charged\.$"):
-        release(tmp_path / "vectors", tmp_path / "out", engine=client, ledger=account)
+    lines = io.StringIO()  # what the scheduler, which runs in this process, logs as errors
+    handler, logger = logging.StreamHandler(lines), logging.getLogger("distributed.core")
+    monkeypatch.setattr(logger, "level", logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        sentence = r"^The collection holds vectors with .* a NaN .*; nothing was charged\.$"
+        with pytest.raises(InvalidInput, match=sentence):
+            release(tmp_path / "vectors", tmp_path / "out", engine=client, ledger=account)
+    finally:
+        logger.removeHandler(handler)
+    assert lines.getvalue() == ""  # the plugin of the key is removed once
     assert account.entries() == []
     assert not (tmp_path / "out" / "parts").exists()
     logs = repr(client.get_worker_logs())
@@ -371,6 +420,42 @@ def test_worker_without_a_key(client: Any, source: Path, tmp_path: Path) -> None
         list(DaskEngine(client).run(task, [0]))
 
 
+def test_device_that_one_worker_lacks(client: Any, tmp_path: Path) -> None:
+    """Each worker is asked, also where there is one block only, which another worker would check."""
+    np.save(tmp_path / "vectors.npy", np.random.default_rng(1).standard_normal((300, 4)).astype(np.float32))
+    first, second = find_workers(client)
+    for without, having in ((first, second), (second, first)):
+        client.run(cluster_support.have_torch, True, workers=[having])
+        client.run(cluster_support.have_torch, False, workers=[without])
+        for check_rows in (True, False):
+            with pytest.raises(InvalidInput, match="needs the 'gpu' extra"):
+                sd.release_gram(
+                    tmp_path / "vectors.npy",
+                    to=tmp_path / "out",
+                    epsilon=5.0,
+                    delta=1e-6,
+                    device="torch",
+                    engine=client,
+                    check_rows=check_rows,
+                )
+        assert not (tmp_path / "out" / "manifest.json").exists()
+        client.run(cluster_support.restore_worker)
+
+
+def test_clients_that_cannot_be_used(client: Any) -> None:
+    with distributed.Client(client.scheduler.address) as other:
+        pass
+    with pytest.raises(InvalidInput, match="is closed or asynchronous"):
+        DaskEngine(other)
+
+    async def give() -> None:
+        async with distributed.Client(client.scheduler.address, asynchronous=True) as other:
+            with pytest.raises(InvalidInput, match="is closed or asynchronous"):
+                DaskEngine(other)
+
+    asyncio.run(give())
+
+
 def test_unknown_scheduler() -> None:
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
@@ -382,7 +467,8 @@ def test_unknown_scheduler() -> None:
 class TestKeySearch:
     """The key is in no task, graph, page, log, event or file. The plugin on the scheduler holds it: see the docs."""
 
-    def test_while_a_release_runs(self, client: Any, source: Path, tmp_path: Path, workplace: Path) -> None:
+    @pytest.mark.parametrize("step", ["check", "release"])
+    def test_while_a_release_runs(self, client: Any, source: Path, tmp_path: Path, workplace: Path, step: str) -> None:
         found: dict[str, bytes] = {}
 
         def search() -> None:
@@ -393,20 +479,24 @@ class TestKeySearch:
             found["client events"] = repr(client.get_events()).encode()
             found["call stacks"] = repr(client.call_stack()).encode() + repr(client.profile()).encode()
             found["pages"] = read_pages(client)
+            found["processes"] = repr(client.run(cluster_support.dump_process)).encode()
             found["local files"] = read_all(workplace)
             found["release"] = read_all(tmp_path / "out")
 
-        release(source, tmp_path / "out", engine=client, seed=None, progress=once("release", search))
+        release(source, tmp_path / "out", engine=client, seed=None, progress=once(step, search))
         found["whole release"] = read_all(tmp_path / "out")
         assert holds_secret(found.pop("plugins"), SECRET)  # the exception, which also shows that the search works
         assert [name for name, content in found.items() if holds_secret(content, SECRET)] == []
-        assert b"scoreshield-release" in found["tasks"]
-        assert b"scoreshield-release" in found["transitions"]
+        assert f"scoreshield-{step}".encode() in found["tasks"]
+        assert f"scoreshield-{step}".encode() in found["transitions"]
         assert all(len(content) > 20 for name, content in found.items() if name != "nanny logs")
+        assert b"OMP_NUM_THREADS" in found["processes"]
+        assert b"python" in found["processes"]
         after = client.run_on_scheduler(cluster_support.dump_scheduler)
         assert not any(holds_secret(content, SECRET) for content in after.values())
 
     def test_task(self) -> None:
+        """What Dask sends for a task does not hold the key."""
         task = BlockTask("/folder", "0" * 64, KeyHandle(RELEASE))
         with share_in_process(RELEASE, SECRET):
             assert not holds_secret(cloudpickle.dumps(task.run) + repr(task).encode(), SECRET)
@@ -465,3 +555,54 @@ def test_cluster_of_this_machine(source: Path, tmp_path: Path) -> None:
     local = release(source, tmp_path / "local", seed=4)
     assert read_files(tmp_path / "out") == read_files(tmp_path / "local")
     assert np.allclose(local.manifest.queries[0], QUERY / np.linalg.norm(QUERY))
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_preloads_of_the_user_stay(tmp_path: Path, as_list: bool) -> None:
+    """What the user's configuration of Dask loads in each worker is loaded on the cluster of this machine too."""
+    module, mark = tmp_path / "of_user.py", tmp_path / "mark"
+    module.write_text(f"def dask_setup(worker):\n    open({str(mark)!r}, 'w').close()\n")
+    given = {"preload": [str(module)], "preload-argv": [["--a"]]} if as_list else {"preload": str(module)}
+    with dask.config.set({f"distributed.worker.{name}": value for name, value in given.items()}):
+        engine = DaskEngine()
+    try:
+        assert mark.exists()
+        assert set(engine._client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
+    finally:
+        engine.close()
+
+
+def test_interrupt_of_a_terminal_is_for_the_driver_alone(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal. The workers print no tracebacks over the driver's sentence."""
+    script = (
+        "import time\n"
+        "from scoreshield.distributed.engines.dask import DaskEngine\n"
+        "if __name__ == '__main__':\n"
+        "    engine = DaskEngine()\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(100)\n"
+        "    except KeyboardInterrupt:\n"
+        "        engine.close()\n"
+        "        print('closed')\n"
+    )
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    driver = subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a process group of its own, like a command in a terminal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "ready\n"
+            os.killpg(driver.pid, signal.SIGINT)
+            assert driver.communicate(timeout=120) == ("closed\n", "")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+    assert driver.returncode == 0

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
 import sqlite3
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from cluster_support import (
+    DIMENSION,
     QUERY,
     RELEASE,
     RELEASES,
@@ -21,7 +27,9 @@ from cluster_support import (
     Killed,
     act_after,
     fail_after,
+    fail_at_write,
     holds_secret,
+    lose_encrypted_blocks,
     make_account,
     read_files,
     read_folder,
@@ -33,9 +41,9 @@ from cluster_support import (
 
 import scoreshield as ss
 import scoreshield.distributed as sd
-from scoreshield.distributed import blocks, driver, storage
+from scoreshield.distributed import driver, storage
 from scoreshield.distributed.engines.base import LocalEngine
-from scoreshield.distributed.keys import ReleaseKeyTable
+from scoreshield.distributed.key_table import ReleaseKeyTable
 from scoreshield.distributed.storage import LocalFolder
 from scoreshield.errors import BudgetExceeded, FileError, InvalidInput, LedgerError
 from scoreshield.privacy.ledger.accounts import PendingCharge
@@ -70,25 +78,28 @@ def read_ledger(account: Any) -> bytes:
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
-#: Where a driver ends: what is called, how often before, and whether the last call still happens.
+#: Where a driver ends: what is called, or which file is written; how often; and whether the last call does not happen.
 STEPS: dict[str, tuple[Any, str, int, bool]] = {
     "before the key is kept": (ReleaseKeyTable, "add", 1, True),
     "after the key is kept": (ReleaseKeyTable, "add", 1, False),
-    "before the manifest": (LocalFolder, "put_if_absent", 1, True),
-    "after the manifest": (LocalFolder, "put_if_absent", 1, False),
+    "before the manifest": (LocalFolder, "manifest.json", 1, True),
+    "after the manifest": (LocalFolder, "manifest.json", 1, False),
     "after the budget is checked": (driver.Driver, "_reserve", 1, False),
-    "in the check": (blocks, "_check_rows", 2, False),
+    "before a block is encrypted": (LocalFolder, "checks/", 2, True),
+    "after a block is encrypted": (LocalFolder, "checks/", 2, False),
+    "after all blocks are encrypted": (LocalFolder, "checks/", 3, False),
     "after the check": (driver, "describe_again", 1, False),
     "in the transaction": (ReleaseKeyTable, "charge", 1, False),
     "after the charge": (driver.Provenance, "of_entry", 1, True),
     "after the key is shared": (LocalEngine, "share_key", 1, False),
-    "before a block is written": (LocalFolder, "put_if_absent", 3, True),
-    "after a block is written": (LocalFolder, "put_if_absent", 3, False),
+    "before a block is written": (LocalFolder, "parts/", 2, True),
+    "after a block is written": (LocalFolder, "parts/", 2, False),
     "before the last values": (driver, "draw_last_values", 1, True),
-    "before the certificate": (LocalFolder, "put_if_absent", 5, True),
-    "after the certificate": (LocalFolder, "put_if_absent", 5, False),
-    "before the last file": (LocalFolder, "put_if_absent", 6, True),
-    "after the last file": (LocalFolder, "put_if_absent", 6, False),
+    "before the encrypted blocks are removed": (driver, "_remove_checks", 1, True),
+    "before the certificate": (LocalFolder, "certificate.txt", 1, True),
+    "after the certificate": (LocalFolder, "certificate.txt", 1, False),
+    "before the last file": (LocalFolder, "release.json", 1, True),
+    "after the last file": (LocalFolder, "release.json", 1, False),
     "before the key ends": (ReleaseKeyTable, "destroy", 1, True),
     "after the key ended": (ReleaseKeyTable, "destroy", 1, False),
     "when it is opened": (driver, "read_final", 1, True),
@@ -124,7 +135,10 @@ class TestGoingOn:
         account = make_account(tmp_path)
         to = tmp_path / "out"
         with pytest.MonkeyPatch.context() as patch:
-            fail_after(patch, owner, name, calls, before=before)
+            if owner is LocalFolder:
+                fail_at_write(patch, name, calls, before=before)
+            else:
+                fail_after(patch, owner, name, calls, before=before)
             if owner is driver and name == "read_final":
                 patch.setattr("scoreshield.distributed.results.read_final", getattr(driver, name))
             with pytest.raises(Killed):
@@ -181,6 +195,43 @@ def _raise_killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
+class TestFilesThatWereAdded:
+    """A folder gets more files while a release of it is not whole."""
+
+    def test_after_the_charge(self, source: Path, tmp_path: Path) -> None:
+        """The next driver goes on with the files that were charged, and no later call takes the release for more."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, PendingCharge, "commit", 1)
+            with pytest.raises(Killed):
+                release(source, to, ledger=account)
+        np.save(source / "0a.npy", np.ones((7, DIMENSION), dtype=np.float32))  # it comes between the others
+        lose_encrypted_blocks(to)
+        whole = release(source, to, ledger=account)
+        assert whole.read()["row"].tolist() == list(range(150))
+        assert len(account.ledger.entries()) == 1
+        assert read_key_rows(account)[0]["secret"] is None
+        with pytest.raises(InvalidInput, match="begun with other arguments, or of files that changed"):
+            release(source, to, ledger=account)
+
+    def test_before_the_charge(self, source: Path, tmp_path: Path) -> None:
+        """The release stops, and the call after it begins with all files."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, PendingCharge, "commit", 1, before=True)
+            with pytest.raises(Killed):
+                release(source, to, ledger=account)
+        np.save(source / "2.npy", np.ones((7, DIMENSION), dtype=np.float32))
+        with pytest.raises(InvalidInput, match="changed while it was checked; nothing was charged"):
+            release(source, to, ledger=account)
+        assert not account.ledger.entries()
+        assert len(release(source, to, ledger=account).read()["row"]) == 157
+        assert len(account.ledger.entries()) == 1
+
+
+WHOLE = ("manifest.json", "certificate.txt", "release.json")
+
+
 class TestDriversAtOnce:
     @pytest.mark.parametrize(
         ("owner", "name"), [(PendingCharge, "commit"), (ReleaseKeyTable, "add")], ids=["charge", "key"]
@@ -214,6 +265,93 @@ class TestDriversAtOnce:
         assert len(account.entries()) == 1
         assert [row["secret"] for row in read_key_rows(account)] == [None]
         assert account.ledger.verify()
+
+    @pytest.mark.parametrize("step", ["check", "release"])
+    @pytest.mark.parametrize("has_folder", [True, False], ids=["key folder", "memory"])
+    def test_one_overtakes_the_other(self, tmp_path: Path, step: str, has_folder: bool) -> None:
+        """A driver finishes while another checks ids or runs tasks: it takes neither the files nor the key of that one.
+
+        The driver that was overtaken finds the release whole, and returns it.
+        """
+        account, to, keys, done = make_account(tmp_path), tmp_path / "out", tmp_path / "keys", []
+        rows = np.random.default_rng(1).standard_normal((70_000, DIMENSION)).astype(np.float32)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), DIMENSION)
+        parquet.write_table(pa.table({"vector": column, "name": np.arange(70_000)}), tmp_path / "rows.parquet")
+        options = {"ids": "name", "key_folder": keys if has_folder else None}
+
+        def overtake(now: str, *_: int) -> None:
+            if now == step and not done:
+                done.append(1)
+                other = ss.Ledger.open(find_url(account)).account("people", who="another person")
+                done.append(release(tmp_path / "rows.parquet", to, ledger=other, **options).scores())
+
+        first = release(tmp_path / "rows.parquet", to, ledger=account, progress=overtake, **options)
+        assert np.array_equal(first.scores(), done[1])
+        assert len(account.entries()) == 1
+        assert [row["secret"] for row in read_key_rows(account)] == [None]
+        assert not has_folder or list(keys.iterdir()) == []
+        assert sorted(path.name for path in to.iterdir() if path.is_file()) == sorted(WHOLE)
+        assert not any(name.startswith("checks/") for name in read_folder(to))
+        first.check_certificate()
+        assert first.check_charge(account.ledger)
+
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_one_charges_while_the_other_looks(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+    ) -> None:
+        """A driver that finds parts of one that charges just now goes on with it, and does not call its key lost."""
+        account, to, look, done = make_account(tmp_path), tmp_path / "out", driver.Driver._has_parts, []
+
+        def overtake(driver_: Any) -> bool:
+            if not done:
+                done.append(1)
+                with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+                    if not is_whole:
+                        fail_at_write(patch, "parts/")
+                    release(source, to, ledger=account)
+            return look(driver_)
+
+        monkeypatch.setattr(driver.Driver, "_has_parts", overtake)
+        assert len(release(source, to, ledger=account).scores()) == 150
+        assert len(account.entries()) == 1
+
+    def test_one_begins_while_the_other_looks(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A driver that finds no manifest, and then the files of one that begins just now, goes on with that one."""
+        account, to, look, done = make_account(tmp_path), tmp_path / "out", LocalFolder.list_names, []
+
+        def overtake(folder: Any) -> list[str]:
+            if not done:
+                done.append(1)
+                release(source, to, ledger=account)
+            return look(folder)
+
+        monkeypatch.setattr(LocalFolder, "list_names", overtake)
+        assert len(release(source, to, ledger=account).scores()) == 150
+        assert len(account.entries()) == 1
+
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_one_fails_its_check_while_the_other_goes_on(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+    ) -> None:
+        """Without a ledger too, the driver that fails leaves what the other one made."""
+        to, check, done = tmp_path / "out", driver.Driver._check, []
+
+        def fail_late(driver_: Any, *arguments: Any) -> None:
+            if done:
+                return check(driver_, *arguments)
+            done.append(1)
+            with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+                if not is_whole:
+                    fail_at_write(patch, "release.json", before=True)
+                release(source, to, seed=1)
+            raise FileError("Cannot write a file of the check.")
+
+        monkeypatch.setattr(driver.Driver, "_check", fail_late)
+        with contextlib.nullcontext() if is_whole else pytest.raises(FileError, match="Cannot write a file"):
+            release(source, to, seed=1)
+        assert len(release(source, to, seed=1).scores()) == 150
 
     def test_other_request(self, source: Path, tmp_path: Path) -> None:
         """A driver that waits between its manifest and its charge keeps its folder."""
@@ -307,7 +445,7 @@ class TestOneTransaction:
         assert read_folder(to) == {}
         assert len(read_rows()) == 1  # of the first driver
         with monkeypatch.context() as patch:
-            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            fail_at_write(patch, "parts/")
             with pytest.raises(Killed):
                 release(kept_source, to, ledger=account)
         first = (to / "parts" / "part-00000000.parquet").read_bytes()
@@ -330,7 +468,7 @@ def read_parts(folder: Path) -> list[Path]:
 class TestStops:
     def test_without_a_ledger(self, kept_source: Path, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            fail_at_write(patch, "parts/")
             with pytest.raises(Killed):
                 release(kept_source, tmp_path / "out")
         with pytest.raises(InvalidInput, match="whose key is lost: without a ledger"):
@@ -341,7 +479,7 @@ class TestStops:
     def test_another_account(self, kept_source: Path, tmp_path: Path) -> None:
         account = make_account(tmp_path)
         with pytest.MonkeyPatch.context() as patch:
-            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            fail_at_write(patch, "parts/")
             with pytest.raises(Killed):
                 release(kept_source, tmp_path / "out", ledger=account)
         with pytest.raises(InvalidInput, match="another account"):
@@ -352,7 +490,7 @@ class TestStops:
         """A charge of one query does not give the answer to another, whatever the folder says."""
         account, path = make_account(tmp_path), tmp_path / "out" / "manifest.json"
         with pytest.MonkeyPatch.context() as patch:
-            fail_after(patch, LocalFolder, "put_if_absent", 2)
+            fail_at_write(patch, "parts/")
             with pytest.raises(Killed):
                 release(kept_source, path.parent, ledger=account)
         release(kept_source, tmp_path / "other", query=-QUERY, seed=1)
@@ -382,6 +520,50 @@ class TestStops:
             release(source, tmp_path / "out", ledger=account)
         assert account.entries() == []
         assert path.read_text() == "x"
+
+    @pytest.mark.parametrize("name", ["parts", "checks", "manifest.json", "release.json"])
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_links_in_the_folder(self, source: Path, tmp_path: Path, name: str, is_there: bool) -> None:
+        """A link is found before the charge: what lies behind it would not be tidied, or could not be written."""
+        account = make_account(tmp_path)
+        (tmp_path / "out").mkdir()
+        if is_there and "." not in name:
+            (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(InvalidInput, match=r"not empty; name a new folder\.$"):
+            release(source, tmp_path / "out", ledger=account)
+        assert account.entries() == []
+        assert read_key_rows(account) == []
+
+    @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+    def test_file_system_without_hard_links(self, source: Path, tmp_path: Path, number: int) -> None:
+        """It is found before the charge, and the ledger keeps no key for it."""
+        account = make_account(tmp_path)
+
+        def link(path: Any, target: Any) -> None:
+            raise OSError(number, os.strerror(number), str(path), None, str(target))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "link", link)
+            with pytest.raises(FileError, match=r"its file system has no hard links, .*; name a folder on another\."):
+                release(source, tmp_path / "out", ledger=account)
+        assert account.entries() == []
+        assert read_key_rows(account) == []
+        assert read_folder(tmp_path / "out") == {}
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs file names of POSIX that are no text")
+    def test_names_that_are_no_text(self, source: Path, tmp_path: Path) -> None:
+        """A manifest and a ledger hold text: other names of files are found before anything is written."""
+        account, odd = make_account(tmp_path), os.fsdecode(b"\xff")
+        with pytest.raises(InvalidInput, match=r"^The name of .*\? is not valid UTF-8; rename it\.$"):
+            release(source, tmp_path / odd, ledger=account)
+        np.save(tmp_path / f"{odd}.npy", np.ones((3, DIMENSION)))
+        shutil.copy(source / "0.npy", source / f"{odd}.npy")
+        for wrong in (source, tmp_path / f"{odd}.npy"):
+            with pytest.raises(InvalidInput, match=r"^The name of .*\?\.npy is not valid UTF-8; rename it\.$"):
+                release(wrong, tmp_path / "out", ledger=account)
+        assert not (tmp_path / "out").exists()
+        assert read_key_rows(account) == []
 
     @pytest.mark.parametrize(
         "options",
@@ -433,8 +615,13 @@ class TestStops:
             release(source, tmp_path / "out", ledger=account, progress=change)
         assert account.entries() == []
         assert read_folder(tmp_path / "out") == {}
+
+        def lose_and_change() -> None:
+            lose_encrypted_blocks(tmp_path / "out")
+            change()
+
         with monkeypatch.context() as patch:
-            act_after(patch, PendingCharge, "commit", change)
+            act_after(patch, PendingCharge, "commit", lose_and_change)
             with pytest.raises(InvalidInput, match=r"1\.npy changed since the release began") as caught:
                 release(source, tmp_path / "out", ledger=account)
         assert "\n" not in str(caught.value)
@@ -450,8 +637,13 @@ class TestStops:
     ) -> None:
         """A charged release that cannot go on loses its key, also where its folder is gone. The charge stays."""
         account = make_account(tmp_path)
+
+        def lose_files() -> None:
+            lose_encrypted_blocks(tmp_path / "out")
+            (source / "1.npy").unlink()
+
         with monkeypatch.context() as patch:
-            act_after(patch, PendingCharge, "commit", (source / "1.npy").unlink)
+            act_after(patch, PendingCharge, "commit", lose_files)
             with pytest.raises(FileError, match=r"Cannot read .*1\.npy"):
                 release(source, tmp_path / "out", ledger=account)
         [(name, kept)] = ReleaseKeyTable(account.ledger).list_charged().items()
@@ -459,7 +651,7 @@ class TestStops:
         assert kept.secret.hex().encode() in read_ledger(account)
         if is_gone:
             shutil.rmtree(tmp_path / "out")
-        with pytest.raises(InvalidInput, match="no key of a charged release"):
+        with pytest.raises(InvalidInput, match="no key of a release"):
             sd.abandon_release(tmp_path / "other", ledger=account.ledger)
         assert ReleaseKeyTable(account.ledger).list_charged() != {}
         assert sd.abandon_release(tmp_path / "out", ledger=account.ledger) == 1
@@ -469,12 +661,33 @@ class TestStops:
         assert found.secret is None
         assert len(account.entries()) == 1
         assert account.spent == pytest.approx(2.0)
-        with pytest.raises(InvalidInput, match="no key of a charged release"):
+        with pytest.raises(InvalidInput, match="no key of a release"):
             sd.abandon_release(tmp_path / "out", ledger=account.ledger)
         np.save(source / "1.npy", np.load(source / "0.npy"))
         if not is_gone:
             with pytest.raises(LedgerError, match="was abandoned, or its last file is gone"):
                 release(source, tmp_path / "out", ledger=account)
+
+    def test_key_that_a_killed_driver_left_with_the_workers(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The next driver of any release ends the key of a whole one everywhere, also in the memory of workers."""
+        account = make_account(tmp_path)
+        removed: list[str] = []
+
+        class Workers(LocalEngine):
+            def remove_keys(self, release: str) -> None:
+                removed.append(release)
+
+        with monkeypatch.context() as patch:
+            fail_after(patch, driver.Driver, "_destroy_key", 1, before=True)
+            with pytest.raises(Killed):
+                release(source, tmp_path / "first", ledger=account, engine=Workers())
+        [first] = ReleaseKeyTable(account.ledger).list_charged()
+        assert removed == []
+        release(source, tmp_path / "second", ledger=account, engine=Workers())
+        assert removed[0] == first
+        assert len(removed) == 2
 
     def test_keys_in_several_folders(self, source: Path, tmp_path: Path) -> None:
         """A driver that goes on with another folder of keys removes the key of the killed one too."""
@@ -486,7 +699,7 @@ class TestStops:
 
         for name in ("k1", "k2"):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("scoreshield.distributed.keys.remove_key_file", lambda *_: None)  # as after SIGKILL
+                patch.setattr("scoreshield.distributed.key_folder._unlink", lambda _: None)  # as after SIGKILL
                 with pytest.raises(Killed):
                     release(source, tmp_path / "out", ledger=account, key_folder=tmp_path / name, progress=kill)
             assert len(list((tmp_path / name).iterdir())) == 1
@@ -560,6 +773,7 @@ class TestStops:
 
     @pytest.mark.parametrize("options", [{"progress": 3}, {"key_folder": 3}], ids=str)
     def test_wrong_types(self, source: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+        """Arguments of a wrong type are errors before the charge."""
         account = make_account(tmp_path)
         with pytest.raises(InvalidInput, match=f"{next(iter(options))}.* must be"):
             release(source, tmp_path / "out", ledger=account, check_rows=False, **options)
@@ -569,6 +783,7 @@ class TestStops:
 
     def test_vanished_file(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         account = make_account(tmp_path)
+        act_after(monkeypatch, PendingCharge, "commit", lambda: lose_encrypted_blocks(tmp_path / "out"))
         act_after(monkeypatch, PendingCharge, "commit", (source / "1.npy").unlink)
         with pytest.raises(FileError, match=r"Cannot read .*1\.npy"):
             release(source, tmp_path / "out", ledger=account)
@@ -597,7 +812,7 @@ class TestStops:
     def test_other_version(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         account = make_account(tmp_path)
         with monkeypatch.context() as patch:
-            fail_after(patch, LocalFolder, "put_if_absent", 2, before=True)
+            fail_at_write(patch, "parts/", before=True)
             with pytest.raises(Killed):
                 release(source, tmp_path / "out", ledger=account)
         path = tmp_path / "out" / "manifest.json"
@@ -606,21 +821,31 @@ class TestStops:
             release(source, tmp_path / "out", ledger=account)
         assert len(account.entries()) == 1
 
-    def test_full_disk(self, kept_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No space for a block ends with one sentence, leaves nothing half-written, and goes on later."""
+    @pytest.mark.parametrize("has_space_before", [True, False])
+    def test_full_disk(
+        self, kept_source: Path, tmp_path: Path, has_space_before: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No space for a block ends with one sentence, leaves nothing half-written, and goes on later.
+
+        Space for a block is needed before the charge too, and then nothing is charged.
+        """
         account, to = make_account(tmp_path), tmp_path / "out"
-        sync = os.fsync
+        sync, is_full = os.fsync, [not has_space_before]
 
         def fail(descriptor: int) -> None:
-            if os.fstat(descriptor).st_size > 100_000:
+            if os.fstat(descriptor).st_size > 100_000 and is_full[0]:
                 raise OSError(28, "No space left on device")
             sync(descriptor)
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fail)
+            act_after(patch, PendingCharge, "commit", lambda: is_full.insert(0, True))
             with pytest.raises(FileError, match=r"No space left on device; start the same release again to go on\.$"):
                 release(kept_source, to, ledger=account)
-        assert list(read_folder(to)) == ["manifest.json"]
+        assert [name for name in read_folder(to) if not name.startswith("checks/block")] == (
+            ["manifest.json"] if has_space_before else []
+        )
+        assert len(account.entries()) == has_space_before
         release(kept_source, to, ledger=account)
         assert len(account.entries()) == 1
 
@@ -646,6 +871,7 @@ class TestDamage:
         return whole
 
     def test_part(self, damaged: Path) -> None:
+        """A damaged part is an error when it is read."""
         with pytest.raises(InvalidInput, match="Part 0 of the release is missing or damaged"):
             sd.open_release(damaged).scores()
 
@@ -660,6 +886,7 @@ class TestDamage:
             sd.open_release(whole)
 
     def test_fewer_parts(self, whole: Path) -> None:
+        """A last file that names fewer parts than the manifest has is an error."""
         final = json.loads((whole / "release.json").read_bytes())
         (whole / "release.json").write_text(json.dumps({**final, "parts": []}))
         with pytest.raises(InvalidInput, match="damaged"):
@@ -673,6 +900,7 @@ class TestDamage:
 
 
 def test_progress(kept_source: Path, tmp_path: Path) -> None:
+    """The progress function gets each block of each step, in order."""
     seen: list[tuple[str, int, int]] = []
     release(kept_source, tmp_path / "out", seed=1, progress=lambda *facts: seen.append(facts))
     assert seen == [(step, done, 3) for step in ("check", "release") for done in (1, 2, 3)]

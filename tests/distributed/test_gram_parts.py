@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import GPU
 
 import scoreshield as ss
 from scoreshield import distributed
 from scoreshield.distributed import driver, requests
 from scoreshield.distributed.blocks import release_block
+from scoreshield.distributed.engines.base import LocalEngine
 from scoreshield.distributed.keys import share_in_process
 from scoreshield.distributed.manifest import TILE_ROWS
 from scoreshield.distributed.parts import read_part
+from scoreshield.geometry import arrays
+from scoreshield.geometry.embeddings import normalise_rows
 
 ROWS, DIMENSION, SIDE = 130, 6, 48  # three tiles, the last one smaller
 
@@ -117,6 +122,50 @@ def test_two_tiles_in_either_order_are_the_same_block(source, tmp_path):
                 release_block(release.manifest, handle, *place)
     numbered = [release.manifest.find_tiles(part) for part in range(6)]
     assert numbered == [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("device", ["torch", GPU])
+def test_products_on_a_gpu(device, source, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    ask = {"epsilon": 5.0, "delta": 1e-6, "seed": 1}
+    here = distributed.release_gram(source, to=tmp_path / "cpu", **ask)
+    there = distributed.release_gram(source, to=tmp_path / "gpu", device=device, **ask)
+    gap = np.abs(here.to_gram(project=False).noisy - there.to_gram(project=False).noisy)
+    assert gap.max() <= here.guarantee.grid  # a product that differs in its last bit may round to the next step
+    assert (gap > 0).mean() < 1e-6
+    # A release goes on where another device began it.
+    assert distributed.release_gram(source, to=tmp_path / "gpu", **ask).guarantee.to_dict() == there.guarantee.to_dict()
+
+
+@pytest.mark.parametrize("device", ["torch", GPU])
+def test_a_product_on_a_gpu_depends_on_its_two_records_alone(device):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    rows = np.random.default_rng(3).normal(size=(700, 96))
+    changed = rows.copy()
+    changed[350] = np.linspace(-1e150, 1e-150, 96)
+    unit = [arrays.to_device(normalise_rows(some), device) for some in (rows, changed)]
+    before, after = (arrays.to_numpy(some @ some.T) for some in unit)
+    others = np.delete(np.arange(700), 350)
+    assert np.array_equal(before[np.ix_(others, others)], after[np.ix_(others, others)])
+    assert not np.array_equal(before[350], after[350])
+
+
+def test_a_gpu_that_no_worker_has(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=50.0, delta=1e-5)
+    ask = {"to": tmp_path / "out", "epsilon": 5.0, "delta": 1e-6, "ledger": ledger.account("x")}
+    for is_checked in (True, False):
+        with pytest.raises(ss.InvalidInput, match=r"needs the 'gpu' extra"):
+            distributed.release_gram(source, device="cuda", check_rows=is_checked, **ask)
+    with pytest.raises(ss.InvalidInput, match=r"'device'.*'cuda:N'"):
+        distributed.release_gram(source, device="gpu", **ask)
+    ray = LocalEngine()
+    ray.name = "ray"
+    with pytest.raises(ss.InvalidInput, match="Spark and Ray have no GPU"):
+        distributed.release_gram(source, device="cuda", engine=ray, **ask)
+    assert not ledger.entries()
+    assert len(distributed.release_gram(source, **ask)) == 6  # the folder is empty again
+    assert len(ledger.entries()) == 1
 
 
 def test_one_charge_and_rows_that_are_not_finite(source, records, tmp_path):

@@ -104,8 +104,8 @@ def test_a_driver_that_stops_before_the_last_file_repeats_its_noise(small, tmp_p
     ledger = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=5.0, delta=1e-6)
     seen = []
 
-    def stop(self, manifest, facts, provenance, last):
-        del self, manifest, facts, provenance
+    def stop(self, manifest, secret, facts, provenance, last):
+        del self, manifest, secret, facts, provenance
         seen.append(last["counts"])
         raise KeyboardInterrupt
 
@@ -146,3 +146,16 @@ def test_all_pairs_are_not_for_clusters(small, tmp_path):
     with pytest.raises(ss.InvalidInput, match="one query"):
         distributed.release_histogram(small, np.ones((2, DIMENSION)), to=tmp_path / "out", epsilon=1.0)
     assert not (tmp_path / "out").exists()
+
+
+def test_tiles_with_the_same_counts_show_nothing_of_it(tmp_path):
+    """The hash of a tile's counts is in its part. Equal hashes would say that two tiles have equal counts."""
+    rows = np.random.default_rng(2).standard_normal((TILE_ROWS, 4)).astype(np.float32)
+    np.save(tmp_path / "vectors.npy", np.concatenate([rows, rows]))
+    options = {"epsilon": 1.0, "bins": 4, "block_rows": TILE_ROWS, "seed": 3}
+    made = distributed.release_histogram(tmp_path / "vectors.npy", np.ones(4), to=tmp_path / "out", **options)
+    first, second = made.parts()
+    assert first["hash"][0] != second["hash"][0]
+    assert (first["padded"] != second["padded"]).all()
+    again = distributed.release_histogram(tmp_path / "vectors.npy", np.ones(4), to=tmp_path / "again", **options)
+    assert [part["hash"][0] for part in again.parts()] == [first["hash"][0], second["hash"][0]]  # it repeats

@@ -15,7 +15,7 @@ from scoreshield import distributed
 from scoreshield.distributed import requests
 from scoreshield.distributed.blocks import BlockFacts, BlockTask
 from scoreshield.distributed.engines.base import LocalEngine
-from scoreshield.distributed.keys import ReleaseKeyTable
+from scoreshield.distributed.key_table import ReleaseKeyTable
 from scoreshield.distributed.manifest import TILE_ROWS, Manifest
 
 ROWS, DIMENSION, SIDE = 2 * TILE_ROWS + 300, 4, 40

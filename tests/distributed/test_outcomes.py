@@ -15,7 +15,7 @@ from scoreshield.distributed.blocks import BlockFacts, BlockTask
 from scoreshield.distributed.engines import outcomes
 from scoreshield.distributed.engines.opening import choose_engine
 from scoreshield.distributed.engines.outcomes import FolderEngine, Outcome, find_local_folder, make_runner, run_block
-from scoreshield.distributed.keys import KeyHandle, share_in_folder
+from scoreshield.distributed.keys import KeyHandle
 from scoreshield.errors import FileError, InvalidInput, LedgerError
 
 RELEASE = "ab" * 16
@@ -114,7 +114,7 @@ def test_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine.share_key(RELEASE, bytes(32)) as handle:
         folder = Path(handle.folder)
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert (folder / RELEASE).stat().st_mode & 0o777 == 0o600
+        assert (folder / handle.name).stat().st_mode & 0o777 == 0o600
         assert folder == find_local_folder()
     assert list(folder.iterdir()) == []
     monkeypatch.setattr(outcomes, "_MEMORY", tmp_path / "missing")
@@ -154,17 +154,6 @@ def test_folders_are_checked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / f"scoreshield-keys-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(InvalidInput, match="Others may read the folder of keys"):
         Nowhere(None, is_local=True)
-
-
-def test_leftovers_are_removed(tmp_path: Path) -> None:
-    """A driver that was killed while it wrote the key leaves a file of another name, which the next one removes."""
-    folder = tmp_path / "keys"
-    folder.mkdir(mode=0o700)
-    (folder / f".{RELEASE}.0123456789abcdef.part").write_bytes(bytes(32))
-    (folder / f".{'cd' * 16}.0123456789abcdef.part").write_bytes(bytes(32))
-    with share_in_folder(folder, RELEASE, bytes(32)):
-        pass
-    assert [path.name for path in folder.iterdir()] == [f".{'cd' * 16}.0123456789abcdef.part"]
 
 
 @pytest.mark.parametrize(("name", "package"), [("spark", "pyspark"), ("ray", "ray")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,22 @@ def test_ranking_chooses_among_mechanisms_for_single_records(source, tmp_path):
     )
     assert table.guarantee.mechanism == "levels"
     assert len(table.top_k(20).indices) == 20
+
+
+@pytest.mark.parametrize("settings", [{"for_": "ranking"}, {"mechanism": "staircase", "best": 5}])
+def test_a_ranking_by_noise_is_warned_of(source, tmp_path, settings):
+    """The warning comes with every release that is ranked, before it is charged; not in research, or for values."""
+    ledger = ss.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", epsilon=60.0, delta=0.0)
+    account = ledger.account("x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ss.UselessRelease)
+        with pytest.raises(ss.UselessRelease, match="ranks mostly by noise"):
+            distributed.release_scores(source, QUERY, to=tmp_path / "a", epsilon=1.0, ledger=account, **settings)
+        assert account.spent == 0.0
+        distributed.release_scores(source, QUERY, to=tmp_path / "b", epsilon=1.0, mechanism="staircase", ledger=account)
+        distributed.release_scores(source, QUERY, to=tmp_path / "c", epsilon=1.0, seed=1, **settings)
+        distributed.release_scores(source, QUERY, to=tmp_path / "d", epsilon=40.0, ledger=account, **settings)
+    assert account.spent == 41.0
 
 
 def test_windows_are_rejected_before_anything_is_written(source, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from cluster_support import (
     Killed,
     act_after,
     fail_after,
+    fail_at_write,
+    lose_encrypted_blocks,
     make_account,
     read_folder,
     read_key_rows,
@@ -27,11 +30,14 @@ from cluster_support import (
 )
 
 import scoreshield.distributed as sd
-from scoreshield.distributed import storage
-from scoreshield.distributed.keys import ReleaseKeyTable, share_in_folder
+from scoreshield import cli
+from scoreshield.distributed import blocks, driver, storage
+from scoreshield.distributed.key_folder import share_in_folder
+from scoreshield.distributed.key_table import ReleaseKeyTable
+from scoreshield.distributed.keys import share_in_process
 from scoreshield.distributed.manifest import Manifest
+from scoreshield.distributed.parts import read_sealed_part, write_part
 from scoreshield.distributed.sources.opening import describe_source
-from scoreshield.distributed.storage import LocalFolder
 from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.privacy.ledger.accounts import PendingCharge
 
@@ -59,7 +65,7 @@ def make_other_account(tmp_path: Path) -> Any:
 def begin(source: Path, to: Path, account: Any, *, is_charged: bool) -> None:
     """Begin a release whose driver is killed after its manifest, or after its charge."""
     with pytest.MonkeyPatch.context() as patch:
-        fail_after(patch, LocalFolder, "put_if_absent", 2 if is_charged else 1, before=is_charged)
+        fail_at_write(patch, "parts/" if is_charged else "manifest.json", before=is_charged)
         with pytest.raises(Killed):
             release(source, to, ledger=account)
     assert len(account.entries()) == is_charged
@@ -155,11 +161,12 @@ class TestCopies:
         assert len(account.entries()) == 1
 
     def test_whole_release(self, source: Path, tmp_path: Path, account: Any) -> None:
+        """A copy of a whole release opens, and no ledger answers for it."""
         made = release(source, tmp_path / "out", ledger=account)
         shutil.copytree(tmp_path / "out", tmp_path / "copy")
         with pytest.raises(InvalidInput, match="begun in another folder"):
             release(source, tmp_path / "copy", ledger=account)
-        with pytest.raises(InvalidInput, match="was not charged to this ledger, or was copied"):
+        with pytest.raises(InvalidInput, match="was not charged to this ledger, was copied, or"):
             release(source, tmp_path / "copy", ledger=make_other_account(tmp_path))
         assert np.array_equal(sd.open_release(tmp_path / "copy").scores(), made.scores())
 
@@ -185,9 +192,10 @@ class TestFailedChecks:
         assert read_key_rows(account) == rows
         assert rows[0]["secret"] is not None
 
-    @pytest.mark.parametrize("is_whole", [True, False])
-    def test_while_another_driver_charges(self, source: Path, tmp_path: Path, account: Any, is_whole: bool) -> None:
+    @pytest.mark.parametrize("state", ["whole", "charged", "charged, blocks lost"])
+    def test_while_another_driver_charges(self, source: Path, tmp_path: Path, account: Any, state: str) -> None:
         """Two drivers of one ledger: the second charges, and then the check of the first fails."""
+        is_whole = state == "whole"
         to, left = tmp_path / "out", []
 
         def charge_and_change(*_: Any) -> None:
@@ -197,15 +205,21 @@ class TestFailedChecks:
                 release(source, to, ledger=account)
             else:
                 with pytest.MonkeyPatch.context() as patch:
-                    fail_after(patch, LocalFolder, "put_if_absent", 1, before=True)
+                    fail_at_write(patch, "parts/", before=True)
                     with pytest.raises(Killed):
                         release(source, to, ledger=account)
+            if state == "charged, blocks lost":
+                lose_encrypted_blocks(to)
             left.append((read_folder(to), read_key_rows(account)))
             (source / "1.npy").touch()
 
-        with pytest.raises(InvalidInput, match="changed while it was checked"):
+        if state == "charged, blocks lost":
+            with pytest.raises(InvalidInput, match="changed since the release began"):
+                release(source, to, ledger=account, progress=charge_and_change)
+        else:  # the release is the one that was asked for: it was computed before the file changed
             release(source, to, ledger=account, progress=charge_and_change)
-        assert [(read_folder(to), read_key_rows(account))] == left
+        if state != "charged":
+            assert [(read_folder(to), read_key_rows(account))] == left
         assert left[0][1][0]["entry"]
         assert len(account.entries()) == 1
 
@@ -229,13 +243,15 @@ class TestFailedChecks:
 
 
 class TestForgedFiles:
-    def forge(self, to: Path, name: str, source: Path, tmp_path: Path) -> None:
+    def forge(self, to: Path, name: str, source: Path, tmp_path: Path, account: Any) -> None:
         """Plant a last file in the folder of a begun release."""
         written = (to / "manifest.json").read_bytes()
         manifest = Manifest.from_bytes(written)
         digest = storage.compute_digest(written)
         parts = [{"size": 1, "sha256": "0" * 64}] * manifest.count_parts
-        content: dict[str, Any] = {"format": 1, "manifest": digest, "parts": parts}
+        content: dict[str, Any] = {"format": 2, "manifest": digest, "parts": parts, "tie_break": 1, "seal": "0" * 64}
+        provenance = {"dataset": "people", "entry": read_key_rows(account)[0]["entry"] or f"1:{'1' * 64}"}
+        right = content | {"guarantee": manifest.guarantee | {"provenance": provenance}}
         if name == "from another ledger":
             release(source, tmp_path / "elsewhere", ledger=make_other_account(tmp_path))
             shutil.rmtree(to)
@@ -252,6 +268,9 @@ class TestForgedFiles:
                 "other entry": json.dumps(
                     content | {"guarantee": manifest.guarantee | {"provenance": {"entry": f"1:{'0' * 64}"}}}
                 ),
+                "right entry": json.dumps(right),
+                "right entry, no seal": json.dumps({key: value for key, value in right.items() if key != "seal"}),
+                "right entry, earlier format": json.dumps(right | {"format": 1}),
             }[name]
         )
 
@@ -265,6 +284,9 @@ class TestForgedFiles:
             "no provenance",
             "odd provenance",
             "other entry",
+            "right entry",
+            "right entry, no seal",
+            "right entry, earlier format",
             "from another ledger",
         ],
     )
@@ -274,9 +296,11 @@ class TestForgedFiles:
         to = tmp_path / "out"
         begin(source, to, account, is_charged=is_charged)
         begun, rows = (to / "manifest.json").read_bytes(), read_key_rows(account)
-        self.forge(to, name, source, tmp_path)
+        self.forge(to, name, source, tmp_path, account)
         for _ in range(2):
-            with pytest.raises(InvalidInput, match=r"is damaged or of a later version|was not charged to this ledger"):
+            with pytest.raises(
+                InvalidInput, match=r"is damaged or of a later|not charged to this ledger|did not write"
+            ):
                 release(source, to, ledger=account)
         release(source, tmp_path / "another", ledger=account)  # which looks for keys to end
         assert [row for row in read_key_rows(account) if row["folder"] == str(to)] == rows
@@ -286,6 +310,29 @@ class TestForgedFiles:
         (to / "manifest.json").write_bytes(begun)
         assert len(release(source, to, ledger=account).scores()) == 150
         assert len(account.entries()) == 2
+
+    @pytest.mark.parametrize(
+        "name", ["empty", "list", "right entry", "right entry, no seal", "right entry, earlier format"]
+    )
+    def test_last_file_that_is_replaced_after_its_check(
+        self, source: Path, tmp_path: Path, account: Any, name: str
+    ) -> None:
+        """The ledger notes no file that was planted between the check of the last file and the end of the key."""
+        to, path, kept = tmp_path / "out", tmp_path / "out" / "release.json", []
+
+        def plant() -> None:
+            kept.append(path.read_bytes())
+            self.forge(to, name, source, tmp_path, account)
+
+        with pytest.MonkeyPatch.context() as patch:
+            act_after(patch, driver.Driver, "_repair_certificate", plant)
+            with pytest.raises(InvalidInput, match="did not write"):
+                release(source, to, ledger=account)
+        assert read_key_rows(account)[0]["secret"] is not None
+        path.write_bytes(kept[0])
+        release(source, to, ledger=account).check_charge(account.ledger)
+        assert read_key_rows(account)[0]["secret"] is None
+        assert len(account.entries()) == 1
 
     def test_last_file_with_another_manifest(self, source: Path, tmp_path: Path, account: Any) -> None:
         """The entry alone does not make a release the charged one: its manifest is that of the charge."""
@@ -299,6 +346,84 @@ class TestForgedFiles:
         with pytest.raises(InvalidInput, match="was not charged to this ledger"):
             release(source, to, ledger=account)
 
+    @pytest.mark.parametrize(
+        "what", ["itself", "random bytes", "other values", "another number", "another key", "no seal"]
+    )
+    def test_part(self, source: Path, tmp_path: Path, account: Any, what: str) -> None:
+        """A file in the place of a part is not adopted. When it is removed, the release goes on."""
+        to, path = tmp_path / "out", tmp_path / "out" / "parts" / "part-00000000.parquet"
+        with pytest.MonkeyPatch.context() as patch:
+            use_same_key(patch)
+            made = release(source, tmp_path / "made", ledger=make_other_account(tmp_path))
+        with pytest.MonkeyPatch.context() as patch:
+            use_same_key(patch)
+            begin(source, to, account, is_charged=True)
+        columns, seal = read_sealed_part(made._read_file(0))
+
+        def write(number: int, secret: bytes) -> bytes:
+            with share_in_process(RELEASE, secret) as handle:
+                return blocks._write_sealed(columns, handle, number)
+
+        assert write(0, SECRET) == made._read_file(0)
+        planted = {
+            "itself": made._read_file(0),
+            "random bytes": b"PAR1 x",
+            "other values": write_part(columns | {"score": columns["score"] + 2.0**-20}, seal),
+            "another number": write(1, SECRET),
+            "another key": write(0, SECRET[::-1]),
+            "no seal": write_part(columns, ""),
+        }[what]
+        path.parent.mkdir()
+        path.write_bytes(planted)
+        if what != "itself":
+            for _ in range(2):
+                with pytest.raises(InvalidInput, match=r"part-00000000.parquet was not written by this release, or is"):
+                    release(source, to, ledger=account)
+            path.unlink()
+        assert np.array_equal(release(source, to, ledger=account).scores(), made.scores())
+        assert len(account.entries()) == 1
+
+    @pytest.mark.parametrize("what", ["nothing", "score", "counts", "certificate", "manifest", "copied files"])
+    def test_verify(
+        self, source: Path, tmp_path: Path, account: Any, what: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`verify --ledger` finds a whole set of files that someone without the ledger wrote."""
+        to = tmp_path / "out"
+        if what == "counts":
+            sd.release_histogram(source, QUERY, to=to, epsilon=1.0, bins=4, ledger=account)
+        else:
+            release(source, to, ledger=account)
+        final = json.loads((to / "release.json").read_bytes())
+        if what == "score":
+            columns, seal = read_sealed_part((to / "parts" / "part-00000000.parquet").read_bytes())
+            content = write_part(columns | {"score": columns["score"] + 1.0}, seal)
+            (to / "parts" / "part-00000000.parquet").write_bytes(content)
+            final["parts"][0] = {"size": len(content), "sha256": storage.compute_digest(content)}
+        elif what == "counts":
+            final["counts"] = [7, 7, 7, 7]
+        elif what == "certificate":
+            (to / "certificate.txt").write_text((to / "certificate.txt").read_text().replace("2", "1"))
+        elif what == "manifest":
+            content = (to / "manifest.json").read_bytes().replace(b'"block_rows":65536', b'"block_rows":131072')
+            (to / "manifest.json").write_bytes(content)
+            final["manifest"] = storage.compute_digest(content)
+        elif what == "copied files":  # of the same request, charged elsewhere
+            provenance = final["guarantee"]["provenance"]
+            shutil.rmtree(to)
+            release(source, to, ledger=make_other_account(tmp_path))
+            final = json.loads((to / "release.json").read_bytes())
+            final["guarantee"]["provenance"] = provenance
+        if what != "nothing":
+            (to / "release.json").write_text(json.dumps(final))
+        if what not in ("nothing", "certificate"):  # a forger writes all files that can be computed
+            (to / "certificate.txt").write_text(str(sd.open_release(to).guarantee))
+        address = f"sqlite:///{tmp_path}/ledger.db"
+        for options, is_ok in (([], what != "certificate"), (["--ledger", address], what == "nothing")):
+            monkeypatch.setattr(sys, "argv", ["scoreshield", "verify", str(to), *options, "--json"])
+            with pytest.raises(SystemExit):
+                cli.main()
+            assert json.loads(capsys.readouterr().out)["ok"] is is_ok
+
     @pytest.mark.parametrize("is_charged", [True, False])
     @pytest.mark.parametrize("how", ["spaces", "state", "snapshot", "size", "rows", "epsilon"])
     def test_manifest(self, source: Path, tmp_path: Path, account: Any, how: str, is_charged: bool) -> None:
@@ -306,6 +431,7 @@ class TestForgedFiles:
         begin(source, tmp_path / "out", account, is_charged=is_charged)
         path = tmp_path / "out" / "manifest.json"
         written = path.read_bytes()
+        others = {name: content for name, content in read_folder(path.parent).items() if name != path.name}
         data = json.loads(written)
         if how == "state":
             data["source"]["files"][1]["state"] = data["source"]["files"][0]["state"]
@@ -321,7 +447,8 @@ class TestForgedFiles:
         with pytest.raises(InvalidInput, match="begun with other arguments, or of files that changed since"):
             release(source, path.parent, ledger=account)
         assert len(account.entries()) == is_charged
-        assert list(read_folder(path.parent)) == ["manifest.json"]
+        assert read_folder(path.parent) == others | {path.name: path.read_bytes()}
+        assert not any(name.startswith("parts/") for name in others)
         path.write_bytes(written)
         release(source, path.parent, ledger=account)
         assert len(account.entries()) == 1
@@ -346,13 +473,14 @@ class TestKeysThatWereLeft:
         """The key is removed from a folder of keys also if another engine, without one, makes the release whole."""
         keys, to = tmp_path / "keys", tmp_path / "out"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("scoreshield.distributed.keys.remove_key_file", lambda *_: None)  # it is gone before that
-            fail_after(patch, LocalFolder, "put_if_absent", 2, before=True)
+            patch.setattr("scoreshield.distributed.key_folder._unlink", lambda _: None)  # it is gone before that
+            fail_at_write(patch, "parts/", before=True)
             with pytest.raises(Killed):
                 release(source, to, ledger=account, key_folder=keys)
         rows = read_key_rows(account)
-        assert [path.name for path in keys.iterdir()] == [rows[0]["release"]]
-        assert (keys / rows[0]["release"]).read_bytes().hex() == rows[0]["secret"]
+        (left,) = keys.iterdir()
+        assert left.name.startswith(rows[0]["release"])
+        assert left.read_bytes().hex() == rows[0]["secret"]
         assert json.loads(rows[0]["place"]) == [str(keys)]
         (keys / f".{rows[0]['release']}.half").write_bytes(b"x")  # written and not named yet
         (keys / "f").write_bytes(b"of another release")
@@ -374,7 +502,7 @@ class TestKeysThatWereLeft:
         assert row["secret"] is not None
         if has_key_file:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("scoreshield.distributed.keys.remove_key_file", lambda *_: None)
+                patch.setattr("scoreshield.distributed.key_folder._unlink", lambda _: None)
                 with share_in_folder(keys, row["release"], bytes.fromhex(row["secret"])):
                     pass
             assert len(list(keys.iterdir())) == 1
@@ -409,11 +537,12 @@ def test_failed_charge_of_a_charge_that_went_through(source: Path, tmp_path: Pat
         raise LedgerError("The connection was lost.")
 
     with pytest.MonkeyPatch.context() as patch:
-        use_same_key(patch)
         act_after(patch, PendingCharge, "commit", lose)
-        with pytest.raises(LedgerError, match="connection was lost"):
-            release(source, tmp_path / "out", ledger=account)
-    assert list(read_folder(tmp_path / "out")) == ["manifest.json"]
-    assert [row["secret"] for row in read_key_rows(account)] == [SECRET.hex()]
-    release(source, tmp_path / "out", ledger=account)
+        found = release(source, tmp_path / "out", ledger=account)
     assert len(account.entries()) == 1
+    with pytest.MonkeyPatch.context() as patch:  # the near miss: a charge that failed is not taken for one
+        patch.setattr(PendingCharge, "commit", lambda *_, **__: lose())
+        with pytest.raises(LedgerError, match="connection was lost"):
+            release(source, tmp_path / "other", ledger=account)
+    assert len(account.entries()) == 1
+    assert [row["release"] for row in read_key_rows(account)] == [found.manifest.release]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_support import SECRET as KEY
-from cluster_support import act_after, read_key_rows
+from cluster_support import act_after, lose_encrypted_blocks, read_key_rows
 from source_support import DIMENSION, make_table, make_vectors, pa, parquet, write_file
 
 import scoreshield as ss
@@ -143,6 +143,35 @@ def test_a_folder_that_cannot_be_listed_stops(tmp_path: Path, monkeypatch: pytes
         describe_source(tmp_path)
 
 
+def test_links(tmp_path: Path, account: Any) -> None:
+    """A link to a file is that file. A link to a folder stops the release: its records would be left out."""
+    vectors, data = make_vectors(30), tmp_path / "data"
+    write_file(tmp_path / "elsewhere" / "a.parquet", vectors[:10])
+    write_file(data / "b.parquet", vectors[10:])
+    (data / "a.parquet").symlink_to(tmp_path / "elsewhere" / "a.parquet")
+    (tmp_path / "link").symlink_to(data)
+    (data / ".hidden").symlink_to(tmp_path / "elsewhere")
+    assert np.array_equal(read_all(describe_source(tmp_path / "link")), vectors)
+    (data / "year=2024").symlink_to(tmp_path / "elsewhere")
+    check_stops(data, tmp_path, account, InvalidInput, "data holds a link to a folder")
+
+
+def test_endings_in_capitals(tmp_path: Path) -> None:
+    vectors = make_vectors(30)
+    write_file(tmp_path / "a.PARQUET", vectors[:10])
+    write_file(tmp_path / "b.parquet", vectors[10:20])
+    with (tmp_path / "c.NPY").open("wb") as file:
+        np.save(file, vectors[20:])
+    assert np.array_equal(read_all(describe_source(tmp_path)), vectors)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_no_file(tmp_path: Path, account: Any) -> None:
+    write_file(tmp_path / "data" / "a.parquet", make_vectors(5))
+    os.mkfifo(tmp_path / "data" / "b.parquet")
+    check_stops(tmp_path / "data", tmp_path, account, FileError, r"b\.parquet is not a file")
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_no_permission_to_read(tmp_path: Path, account: Any) -> None:
     path = write_file(tmp_path / "data" / "a.parquet", make_vectors(5))
@@ -237,6 +266,7 @@ def test_a_storage_that_fails_gives_one_sentence_and_the_release_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(filesystems, "open_remote_stream", open_lossy)
+        act_after(patch, PendingCharge, "commit", lambda: lose_encrypted_blocks(out))
         with pytest.raises(FileError, match=sentence) as caught:
             release("memory://data", out, ledger=account)
     assert len(opened) == 4  # described, checked, described again, and lost after the charge
@@ -478,6 +508,7 @@ def test_a_lance_file_that_was_replaced_stops(tmp_path: Path, account: Any, monk
     assert LocalFolder(out).list_names() == []
     files["a"].write_bytes(first)
     with monkeypatch.context() as patch:
+        act_after(patch, PendingCharge, "commit", lambda: lose_encrypted_blocks(out))
         act_after(patch, PendingCharge, "commit", replace_file)
         with pytest.raises(InvalidInput, match="is another one than when the release began"):
             release(where, out, ledger=account)
@@ -498,6 +529,18 @@ def test_lance_leaves_out_deleted_rows(tmp_path: Path) -> None:
     assert np.array_equal(read_all(facts), make_vectors(200)[kept])
     assert np.array_equal(open_source(facts)[90:120], make_vectors(200)[kept][90:120])
     assert open_ids(facts).read(0, len(kept)) == kept
+
+
+def test_delta_in_folders_with_odd_names(tmp_path: Path) -> None:
+    """The package encodes the folder of a table as in a URL, and the names of its partitions in another way."""
+    deltalake = pytest.importorskip("deltalake", reason="the 'delta' extra is not installed")
+    path, vectors = tmp_path / "a b ü#c", make_vectors(30)
+    cities = [["Zü rich%20#?&", "a=b", "x/y"][number % 3] for number in range(30)]
+    deltalake.write_deltalake(str(path), make_table(vectors).append_column("city", [cities]), partition_by=["city"])
+    facts = describe_source(path)
+    assert len(facts.files) == 3
+    assert all(Path(file.path).is_file() for file in facts.files)
+    assert sorted(read_all(facts).tolist()) == sorted(vectors.tolist())
 
 
 def test_delta_with_deletion_vectors_stops(tmp_path: Path) -> None:
@@ -664,6 +707,28 @@ def test_other_lengths_types_and_names(tmp_path: Path, account: Any) -> None:
     check_stops(tmp_path / "none", tmp_path, account, InvalidInput, "holds no records")
 
 
+def test_columns_that_differ_between_files(tmp_path: Path, account: Any) -> None:
+    """Numbers of another column, or in another order, are not taken for the same vectors."""
+    vectors, data = make_vectors(10), tmp_path / "data"
+    write_file(data / "a.parquet", vectors)
+    parquet.write_table(make_table(vectors).rename_columns(["other"]), data / "b.parquet")
+    check_stops(data, tmp_path, account, InvalidInput, "columns of other names, or in another order")
+    names = [f"x{place}" for place in range(DIMENSION)]
+    for file, order in {"a": range(DIMENSION), "b": reversed(range(DIMENSION))}.items():
+        columns = {names[place]: vectors[:, place] for place in order}
+        parquet.write_table(pa.table(columns), data / f"{file}.parquet")
+    check_stops(data, tmp_path, account, InvalidInput, "columns of other names, or in another order")
+    shutil.copy(data / "a.parquet", data / "b.parquet")
+    np.save(data / "c.npy", vectors)  # it has no names
+    assert np.array_equal(read_all(describe_source(data)), np.concatenate([vectors] * 3))
+
+
+@pytest.mark.parametrize("values", [[["0.12345"]] * 9, [[[0.12345]]] * 9], ids=["texts", "lists"])
+def test_lists_of_other_things(tmp_path: Path, account: Any, values: Any) -> None:
+    parquet.write_table(pa.table({"vector": values}), tmp_path / "a.parquet")
+    check_stops(tmp_path / "a.parquet", tmp_path, account, InvalidInput, "must hold lists of numbers")
+
+
 def test_whole_numbers_in_lists_are_read_as_doubles(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(-128, 128, (50, DIMENSION)).astype(np.int8)
     parquet.write_table(make_table(rows), tmp_path / "a.parquet")
@@ -758,10 +823,10 @@ def test_a_check_that_fails_between_the_blocks_of_ids_leaves_nothing(tmp_path: P
     options, seen = {"ids": "doc_id", "block_rows": TILE_ROWS}, []
 
     def look(*_: Any) -> None:
-        seen.append([name.partition("/")[0] for name in LocalFolder(tmp_path / "out").list_names()])
+        seen.append([name.rpartition(".")[2] for name in LocalFolder(tmp_path / "out").list_names()])
 
     check_stops(data, tmp_path, account, InvalidInput, "a NaN or an infinity", progress=look, **options)
-    assert seen == [["checks", "manifest.json"]]
+    assert [sorted(names) for names in seen] == [["encrypted", "ids", "json"]]
     assert read_key_rows(account) == []
     write_file(data / "b.parquet", vectors, ids)
     assert len(release(data, tmp_path / "out", ledger=account, **options).read()["id"]) == TILE_ROWS + 50
@@ -774,6 +839,7 @@ def test_ids_that_are_missing_or_of_other_types(tmp_path: Path, account: Any) ->
         (pa.array([1, 2, None]), "without an id"),
         (pa.array([0.1, 0.2, 0.3]), "must be texts, or integers"),
         (pa.array([1, 2, 3], pa.uint64()), "must be texts, or integers"),
+        (pa.array([b"a", b"b", b"\xff"]).view(pa.string()), "ids that are not valid UTF-8"),
     ):
         write_file(data / "a.parquet", make_vectors(3), column)
         check_stops(data, tmp_path, account, InvalidInput, sentence, ids="doc_id")
@@ -807,5 +873,6 @@ def test_the_search_for_duplicates_finds_one_pair_among_many(
 
 
 def test_facts_travel(tmp_path: Path) -> None:
+    """The facts of a collection are the same after they were sent to a worker."""
     facts = describe_source(write_file(tmp_path / "a.parquet", make_vectors(5)))
     assert pickle.loads(pickle.dumps(facts)) == facts

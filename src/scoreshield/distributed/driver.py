@@ -1,17 +1,18 @@
 """The driver of a distributed release: it charges once, runs the blocks, and makes the release whole.
 
-The order is: key in the ledger, manifest, check of the rows, charge, blocks, last file, end of the key. A driver that
-is killed at any point is followed by another with the same arguments. That one finds in the folder and in the ledger
-how far the first one came, and goes on: without a second charge, and with the same noise.
+The order is: key in the ledger, manifest, check of the rows, charge, blocks, last file, end of the key. The check may
+compute blocks already; they stay encrypted until the charge. A driver that is killed at any point is followed by
+another with the same arguments. That one finds in the folder and in the ledger how far the first one came, and goes on:
+without a second charge, and with the same noise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,11 @@ from scoreshield import _loading
 from scoreshield._loading import make_printable
 from scoreshield._types import AccountLike
 from scoreshield.distributed import storage
-from scoreshield.distributed.blocks import BlockFacts, BlockTask, draw_last_values
+from scoreshield.distributed.blocks import BlockFacts, BlockTask, Step, draw_last_values
 from scoreshield.distributed.duplicates import find_duplicates
 from scoreshield.distributed.engines.base import Engine
-from scoreshield.distributed.keys import (
-    ChargedBefore,
-    KeptKey,
-    KeyHandle,
-    ReleaseKeyTable,
-    make_release_id,
-    make_secret,
-    share_in_process,
-)
+from scoreshield.distributed.key_table import ChargedBefore, KeptKey, ReleaseKeyTable
+from scoreshield.distributed.keys import KeyHandle, make_release_id, make_secret, seal_text, share_in_process
 from scoreshield.distributed.manifest import Manifest
 from scoreshield.distributed.sources.facts import SourceFacts
 from scoreshield.distributed.sources.opening import describe_again
@@ -46,8 +40,8 @@ from scoreshield.privacy.provenance import Provenance
 
 #: Called with the name of the step, how many blocks are done, and how many there are.
 StepProgress = Callable[[str, int, int], None]
-#: The format of the last file. A number never changes meaning.
-_FORMAT = 1
+#: The format of the last file. A number never changes meaning. Format 1 has no seal; it can be read, and is not made.
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -60,6 +54,7 @@ class Driver:
         account: What is charged; None charges nothing.
         seed: None for a secret key. A research seed gives a key that anyone can compute, for experiments.
         progress: Called after each block.
+        device: Where the workers multiply pairs of records.
     """
 
     folder: ReleaseFolder
@@ -67,6 +62,7 @@ class Driver:
     account: Account | None
     seed: int | None
     progress: StepProgress | None = None
+    device: str = "cpu"
 
     def make(self, wanted: Manifest) -> None:
         """Make the release, or go on with it, until its folder is whole.
@@ -77,19 +73,26 @@ class Driver:
         if self.seed is not None:  # two seeds are two releases
             wanted = replace(wanted, options=wanted.options | {"seed": self.seed})
         self._sweep()
+        begun = self._begin(wanted)
+        if begun is None:  # it is whole already
+            return None
+        manifest, secret = begun
         try:
-            begun = self._begin(wanted)
-            if begun is None:  # it is whole already
-                return None
-            manifest, secret = begun
-            provenance = self._charge(manifest, wanted)
-        except ChargedBefore:  # by a driver that runs at the same time
+            with self._share_key(manifest, secret) as handle:
+                provenance = self._charge(manifest, wanted.source, handle)
+                facts = self._run(manifest, handle, "release")
+                last = self._draw_last_values(manifest, secret, facts)
+            self._finish(manifest, secret, facts, provenance, last)
+        except ChargedBefore:  # by a driver that runs at the same time, or given up by it
+            if self.folder.read(storage.MANIFEST) is None:
+                _remove_checks(self.folder)  # tasks of this driver may have written after that one removed the files
             return self.make(wanted)
-        with self._share_key(manifest, secret) as handle:
-            facts = self._run(manifest, handle, "release")
-            last = self._draw_last_values(manifest, secret, facts)
-        self._finish(manifest, facts, provenance, last)
+        except ScoreShieldError:
+            # A driver that made the same release at the same time has ended the key, or removed what this one wrote.
+            if not self._is_finished(manifest, secret):
+                raise
         self._destroy_key(manifest.release)
+        self._tidy(manifest.release)
         return None
 
     def _begin(self, wanted: Manifest) -> tuple[Manifest, bytes] | None:
@@ -101,7 +104,9 @@ class Driver:
         where = make_printable(self.folder.address)
         found = self.folder.read(storage.MANIFEST)
         if found is None:
-            if any(not storage.is_temporary(name) for name in self.folder.list_names()):
+            if not all(map(storage.is_left_over, self.folder.list_names())):
+                if self.folder.read(storage.MANIFEST) is not None:  # another driver began just now
+                    return self._begin(wanted)
                 raise InvalidInput(f"{where} is not empty; name a new folder.")
             return self._write_manifest(wanted)
         begun = Manifest.from_bytes(found)
@@ -124,6 +129,7 @@ class Driver:
             )
         if is_whole:
             self._check_whole(begun, kept)
+            self._tidy(begun.release)
             return None
         if secret is None:
             raise self._make_lost_error(kept)
@@ -136,7 +142,13 @@ class Driver:
         manifest = wanted.seal(release, secret)
         if self._table is not None:
             self._table.add(release, secret, self.folder.address)
-        if self.folder.put_or_read(storage.MANIFEST, manifest.to_bytes()) == manifest.to_bytes():
+        try:
+            is_first = self.folder.put_or_read(storage.MANIFEST, manifest.to_bytes()) == manifest.to_bytes()
+        except ScoreShieldError:
+            if self._table is not None and self.folder.read(storage.MANIFEST) is None:
+                self._table.drop(release)
+            raise
+        if is_first:
             return manifest, secret
         if self._table is not None:  # another driver was first
             self._table.drop(release)
@@ -155,16 +167,26 @@ class Driver:
 
     def _check_whole(self, manifest: Manifest, kept: KeptKey | None) -> None:
         """Check that a whole release is the one that was charged, and end its key."""
-        _, final = read_final(self.folder)
+        final = read_final(self.folder)[1]
         if self._table is None:
             return
-        if kept is None or not _is_of_charge(final, kept):
+        if kept is None or not is_of_charge(self.folder, kept):
+            where = make_printable(self.folder.address)
+            if kept is not None and kept.secret is not None and _names_charge(final, kept):
+                raise _make_final_error(self.folder)
             raise InvalidInput(
-                f"The release in {make_printable(self.folder.address)} was not charged to this ledger, or was copied: "
-                "open it with open_release, or name a new folder."
+                f"The release in {where} was not charged to this ledger, was copied, or was changed after it was "
+                "charged: open it with open_release, or name a new folder."
             )
         self._state_provenance(kept.entry)
         self._destroy_key(manifest.release)
+
+    def _is_finished(self, manifest: Manifest, secret: bytes) -> bool:
+        """Whether the folder holds this release, made whole by another driver."""
+        with contextlib.suppress(ScoreShieldError):
+            found, final = read_final(self.folder)
+            return found.to_bytes() == manifest.to_bytes() and _has_seal(final, secret)
+        return False
 
     @property
     def _table(self) -> ReleaseKeyTable | None:
@@ -178,7 +200,7 @@ class Driver:
             )
         return kept
 
-    def _charge(self, manifest: Manifest, wanted: Manifest) -> Provenance | None:
+    def _charge(self, manifest: Manifest, source: SourceFacts, handle: KeyHandle) -> Provenance | None:
         """Charge the release, unless it was charged.
 
         Raises:
@@ -186,22 +208,26 @@ class Driver:
                 empty again.
             ChargedBefore: Another driver charged it, or gave it up, at the same time.
         """
+        has_parts = self._has_parts()  # looked for first: another driver may charge now, and then write parts
         kept, digest = self._read_key(manifest.release), storage.compute_digest(manifest.to_bytes())
         if kept is not None and kept.entry:
             if kept.manifest != digest:
                 raise InvalidInput("The manifest of this release was changed after the charge; name a new folder.")
             return self._state_provenance(kept.entry)
-        if self.seed is None and any(name.startswith(storage.PARTS) for name in self.folder.list_names()):
+        if self.seed is None and has_parts:
             raise self._make_lost_error(None)
         try:
             # First, so that a budget that is too small is found before all rows are read.
             pending = self._reserve(manifest)
-            self._check(manifest, wanted.source)
+            self._check(manifest, source, handle)
             return None if pending is None else self._commit(pending, manifest.release, digest)
         except ChargedBefore:
             raise
         except ScoreShieldError:
             self._give_up(manifest)
+            kept = self._read_key(manifest.release)
+            if kept is not None and kept.entry:  # by a driver that runs at the same time: what failed was decided there
+                raise ChargedBefore("Another driver charged this release; nothing was charged now.") from None
             raise
 
     def _commit(self, pending: PendingCharge, release: str, digest: str) -> Provenance:
@@ -218,16 +244,18 @@ class Driver:
     def _give_up(self, manifest: Manifest) -> None:
         """Empty the folder of a release that was not charged, so that it takes another one.
 
-        Drivers that make the same release at once share one row of the ledger. Without the row none can charge.
+        Drivers that make the same release at once share one row of the ledger. Without the row none can charge. Where
+        there is no ledger, parts show that another driver is beyond its check.
         """
-        if self._table is None or self._table.drop(manifest.release):
-            self._remove_checks()
+        is_given_up = not self._has_parts() if self._table is None else self._table.drop(manifest.release)
+        if is_given_up:
+            # The manifest first: a task that still runs removes what it wrote if there is none.
             self.folder.remove(storage.MANIFEST)
+            _remove_checks(self.folder)
+            self.engine.remove_keys(manifest.release)
 
-    def _remove_checks(self) -> None:
-        for name in self.folder.list_names():
-            if name.startswith(f"{storage.CHECKS}/"):
-                self.folder.remove(name)
+    def _has_parts(self) -> bool:
+        return any(name.startswith(f"{storage.PARTS}/") for name in self.folder.list_names())
 
     def _sweep(self) -> None:
         """End the keys of releases that are whole, where a driver was killed before it could."""
@@ -235,24 +263,46 @@ class Driver:
             return
         for release, kept in self._table.list_charged().items():
             with contextlib.suppress(Exception):  # a folder that is not whole, damaged, or not reached now
-                if _is_of_charge(read_final(storage.open_folder(kept.folder))[1], kept):
-                    self._destroy_key(release)
+                if is_of_charge(storage.open_folder(kept.folder), kept):
+                    self._destroy_key(release, storage.open_folder(kept.folder))
+                    self.engine.remove_keys(release)
 
-    def _share_key(self, manifest: Manifest, secret: bytes) -> AbstractContextManager[KeyHandle]:
-        """Give the key to the workers. The ledger knows the place first, so that the key is removed there."""
+    @contextlib.contextmanager
+    def _share_key(self, manifest: Manifest, secret: bytes) -> Iterator[KeyHandle]:
+        """Give the key to the workers. The ledger knows the place first, so that the key is removed there.
+
+        Raises:
+            ScoreShieldError: The workers cannot have it. If the release was not charged, its folder is empty again.
+        """
         if self._table is not None and self.engine.key_place:
             self._table.note_place(manifest.release, self.engine.key_place)
-        return self.engine.share_key(manifest.release, secret)
+        with contextlib.ExitStack() as at_end:
+            try:
+                handle = at_end.enter_context(self.engine.share_key(manifest.release, secret))
+            except ScoreShieldError:
+                if not self._has_parts():
+                    self._give_up(manifest)
+                raise
+            yield handle
 
-    def _check(self, manifest: Manifest, source: SourceFacts) -> None:
+    def _check(self, manifest: Manifest, source: SourceFacts, handle: KeyHandle) -> None:
         """Let the workers read all rows and ids before the charge, and see that no file changed meanwhile."""
-        if manifest.options["checked"] or manifest.source.ids:
-            self._run(manifest, KeyHandle(manifest.release), "check")
-        if manifest.source.ids:
-            digest = storage.compute_digest(manifest.to_bytes())
-            find_duplicates(self.folder, digest, manifest.count_blocks, manifest.source.rows)
+        try:
+            if self.device != "cpu":
+                self.engine.check_device(self.device)
+            self._run(manifest, handle, "check")
+            if manifest.source.ids:
+                find_duplicates(self.folder, handle.name, manifest.count_blocks, manifest.source.rows)
+        except ScoreShieldError:
+            with contextlib.suppress(FileError):
+                self._check_state(source)  # a file that changed is the reason for most errors, and the better sentence
+            raise
+        self._check_state(source)
+
+    @staticmethod
+    def _check_state(source: SourceFacts) -> None:
         if describe_again(source) != source:
-            raise InvalidInput("A file of the collection changed while it was checked; nothing was charged.")
+            raise InvalidInput("A file of the collection changed while it was checked; nothing was charged.") from None
 
     def _reserve(self, manifest: Manifest) -> PendingCharge | None:
         if self.account is None:
@@ -268,8 +318,8 @@ class Driver:
             raise InvalidInput("This release was charged to another account of the ledger; name that one to go on.")
         return Provenance.of_entry(entry, self.account.who)
 
-    def _run(self, manifest: Manifest, handle: KeyHandle, step: Any) -> list[BlockFacts]:
-        task = BlockTask(self.folder.address, storage.compute_digest(manifest.to_bytes()), handle, step)
+    def _run(self, manifest: Manifest, handle: KeyHandle, step: Step) -> list[BlockFacts]:
+        task = BlockTask(self.folder.address, storage.compute_digest(manifest.to_bytes()), handle, step, self.device)
         total = manifest.count_blocks if step == "check" else manifest.count_parts
         found: dict[int, BlockFacts] = {}
         with contextlib.ExitStack() as at_end:
@@ -289,12 +339,18 @@ class Driver:
             return draw_last_values(manifest, handle, self.folder, facts)
 
     def _finish(
-        self, manifest: Manifest, facts: list[BlockFacts], provenance: Provenance | None, last: dict[str, Any]
+        self,
+        manifest: Manifest,
+        secret: bytes,
+        facts: list[BlockFacts],
+        provenance: Provenance | None,
+        last: dict[str, Any],
     ) -> None:
         # What a killed task left could differ from the part in the last bit of a clean score.
         for name in filter(storage.is_temporary, self.folder.list_names()):
-            if not any(last in name for last in (storage.CERTIFICATE, storage.FINAL)):  # another driver may write them
+            if not any(kept in name for kept in (storage.CERTIFICATE, storage.FINAL)):  # another driver may write them
                 self.folder.remove(name)
+        _remove_checks(self.folder)  # what is in them is in the parts now, or a killed driver left it
         guarantee = replace(manifest.read_guarantee(), provenance=provenance)
         content = {
             "format": _FORMAT,
@@ -304,18 +360,37 @@ class Driver:
             "parts": [{"size": one.size, "sha256": one.digest} for one in facts],
         }
         self.folder.put_or_read(storage.CERTIFICATE, str(guarantee).encode())
-        ours = json.dumps(content).encode()
-        written = self.folder.put_or_read(storage.FINAL, ours)
+        ours = json.dumps(content | {"seal": _seal_final(content, secret)}).encode()
         # Another driver of this release writes the same, but for the name of who runs it.
-        if written != ours and _describe_final(written) != _describe_final(ours):
-            raise InvalidInput(
-                f"{make_printable(self.folder.address)} holds a {storage.FINAL} that this release did not write: "
-                "remove that file, and start the same release again to go on."
-            )
+        if self.folder.put_or_read(storage.FINAL, ours) != ours and not self._is_finished(manifest, secret):
+            raise _make_final_error(self.folder)
+        self._repair_certificate()
 
-    def _destroy_key(self, release: str) -> None:
-        if self._table is not None:
-            self._table.destroy(release)
+    def _repair_certificate(self) -> None:
+        """Replace a certificate that is not the one of the whole release: of another driver, or put there."""
+        certificate = make_certificate(read_final(self.folder)[1])
+        if self.folder.read(storage.CERTIFICATE) != certificate:
+            self.folder.remove(storage.CERTIFICATE)
+            self.folder.put_or_read(storage.CERTIFICATE, certificate)
+
+    def _tidy(self, release: str) -> None:
+        """Remove what drivers that were killed, or overtaken, left of a whole release. No one can open it anymore."""
+        _remove_checks(self.folder)
+        self.engine.remove_keys(release)
+
+    def _destroy_key(self, release: str, folder: ReleaseFolder | None = None) -> None:
+        """End the key of a whole release, and note in the ledger which last file it has.
+
+        Raises:
+            InvalidInput: The last file was replaced since it was checked. Then the key stays.
+        """
+        if self._table is None:
+            return
+        place = folder or self.folder
+        final, kept = place.read(storage.FINAL), self._table.read(release)
+        if final is None or (kept is not None and kept.secret is not None and not _is_last_file(final, place, kept)):
+            raise _make_final_error(place)
+        self._table.destroy(release, storage.compute_digest(final))
 
 
 def begin_manifest(guarantee: Guarantee, **facts: Any) -> Manifest:
@@ -332,32 +407,50 @@ def check_cluster_account(ledger: AccountLike | None) -> Account | None:
 
 
 def abandon_release(folder: str | Path, *, ledger: Ledger) -> int:
-    """Destroy the key of a charged release that cannot go on, for example because a file of its collection changed.
+    """Destroy the key of a release that cannot go on, for example because a file of its collection changed.
 
-    The charge stays in the ledger. Parts that are in the folder stay as they are, because they were charged. No driver
-    can go on with the release, and nothing can be drawn with its key again. The folder need not exist anymore.
+    A charge stays in the ledger, and parts that are in the folder stay as they are, because they were charged. Of a
+    release that was not charged, all that is left is removed, so that the folder takes another one. No driver can go on
+    with the release, and nothing can be drawn with its key again. The folder need not exist anymore.
 
     Args:
         folder: The folder of the release, as it was given to the release.
-        ledger: The ledger that the release was charged to.
+        ledger: The ledger that the release is charged to.
 
     Returns:
         How many keys were destroyed.
 
     Raises:
-        InvalidInput: The ledger holds no key of a charged release in this folder.
+        InvalidInput: The ledger holds no key of a release in this folder.
         FileError: A folder of keys still holds the key.
     """
-    address, table = storage.open_folder(folder).address, ReleaseKeyTable(ledger)
-    releases = [release for release, kept in table.list_charged().items() if kept.folder == address]
+    opened, table = storage.open_folder(folder), ReleaseKeyTable(ledger)
+    releases = {release: kept for release, kept in table.list_kept().items() if kept.folder == opened.address}
     if not releases:
         raise InvalidInput(
-            f"The ledger holds no key of a charged release in {make_printable(address)}: the release is whole, was "
-            "never charged, or was made in another folder."
+            f"The ledger holds no key of a release in {make_printable(opened.address)}: the release is whole, was "
+            "abandoned before, or was made in another folder or with another ledger."
         )
-    for release in releases:
-        table.destroy(release)
+    for release, kept in releases.items():
+        if kept.entry or not table.drop(release):
+            table.destroy(release)
+        else:
+            _empty_folder(opened, release)
     return len(releases)
+
+
+def _empty_folder(folder: ReleaseFolder, release: str) -> None:
+    """Remove what a release without a charge left in its folder."""
+    with contextlib.suppress(InvalidInput):  # of a file that is no manifest
+        if Manifest.from_bytes(folder.read(storage.MANIFEST) or b"").release == release:
+            folder.remove(storage.MANIFEST)
+    _remove_checks(folder)
+
+
+def _remove_checks(folder: ReleaseFolder) -> None:
+    for name in folder.list_names():
+        if name.startswith(f"{storage.CHECKS}/"):
+            folder.remove(name)
 
 
 def read_final(folder: ReleaseFolder) -> tuple[Manifest, dict[str, Any]]:
@@ -374,9 +467,11 @@ def read_final(folder: ReleaseFolder) -> tuple[Manifest, dict[str, Any]]:
         raise InvalidInput(f"{where} holds no whole release; make the release again with the same arguments to go on.")
     try:
         content = _loading.parse_json(final)
-        if content["format"] != _FORMAT or content["manifest"] != storage.compute_digest(written):
+        if content["format"] not in range(1, _FORMAT + 1) or content["manifest"] != storage.compute_digest(written):
             raise ValueError
         manifest = Manifest.from_bytes(written)
+        if content["format"] != manifest.format:
+            raise ValueError
         facts = [(part["sha256"], part["size"]) for part in content["parts"]]
         kinds = (content["tie_break"], int), (content["guarantee"], dict), *((name, str) for name, _ in facts)
         if len(facts) != manifest.count_parts or not all(isinstance(value, kind) for value, kind in kinds):
@@ -388,22 +483,64 @@ def read_final(folder: ReleaseFolder) -> tuple[Manifest, dict[str, Any]]:
     return manifest, content
 
 
-def _is_of_charge(final: dict[str, Any], kept: KeptKey) -> bool:
-    """Whether a last file is of the release that was charged. Anyone who can write to the folder can plant one."""
+def is_of_charge(folder: ReleaseFolder, kept: KeptKey) -> bool:
+    """Whether a whole release is the one that was charged. Anyone who can write to the folder can plant its files.
+
+    While the ledger has the key, the seal of the last file shows it. Later the ledger has the digest of that file.
+
+    Raises:
+        InvalidInput: The release is not whole, or damaged.
+    """
+    manifest, final = read_final(folder)
+    if not _names_charge(final, kept):
+        return False
+    if manifest.format == 1:  # before there were seals
+        return True
+    if kept.secret is not None:
+        return _has_seal(final, kept.secret)
+    return storage.compute_digest(folder.read(storage.FINAL) or b"") == kept.final
+
+
+def make_certificate(final: dict[str, Any]) -> bytes:
+    """Write the certificate of a whole release from its last file."""
+    return str(Guarantee.from_dict(final["guarantee"])).encode()
+
+
+def _names_charge(final: dict[str, Any], kept: KeptKey) -> bool:
+    """Whether a last file names the charge and the manifest that the ledger has."""
     provenance = final["guarantee"].get("provenance")
     entry = provenance.get("entry") if isinstance(provenance, dict) else None
     return bool(kept.entry) and (entry, final["manifest"]) == (kept.entry, kept.manifest)
 
 
-def _describe_final(written: bytes) -> str | None:
-    """Return the content of a last file as a text, without who made it; None if it is damaged."""
+def _seal_final(content: dict[str, Any], secret: bytes) -> str:
+    return seal_text(secret, "release", json.dumps(content, sort_keys=True))
+
+
+def _has_seal(final: dict[str, Any], secret: bytes) -> bool:
+    """Whether a last file has the seal of the key over everything else in it."""
+    content = {name: value for name, value in final.items() if name != "seal"}
+    return hmac.compare_digest(str(final.get("seal", "")).encode(), _seal_final(content, secret).encode())
+
+
+def _is_last_file(final: bytes, folder: ReleaseFolder, kept: KeptKey) -> bool:
+    """Whether bytes are the last file of a charge, while the ledger has the key: only format 1 has no seal of it."""
+    assert kept.secret is not None
     try:
-        final = _loading.parse_json(written)
-        guarantee = dict(final["guarantee"])
-        provenance = guarantee.pop("provenance", {})
-        return json.dumps([final | {"guarantee": guarantee}, provenance.get("entry")], sort_keys=True)
+        content = _loading.parse_json(final)
+        if content["format"] != 1:
+            return _has_seal(content, kept.secret)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None
+        return False
+    written = folder.read(storage.MANIFEST) or b""
+    return storage.compute_digest(written) == kept.manifest and Manifest.from_bytes(written).format == 1
+
+
+def _make_final_error(folder: ReleaseFolder) -> InvalidInput:
+    return InvalidInput(
+        f"{make_printable(folder.address)} holds a {storage.FINAL} that this release did not write: remove that file, "
+        "and start the same release again to go on."
+    )
 
 
 def _make_research_secret(seed: int) -> bytes:

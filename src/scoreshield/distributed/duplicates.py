@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scoreshield.distributed.storage import CHECKS, ReleaseFolder
+from scoreshield.distributed.storage import ReleaseFolder, name_hashes
 from scoreshield.errors import FileError, InvalidInput
 
 _HASH_BYTES = 16
@@ -25,45 +25,45 @@ _HASH_BYTES = 16
 _BUCKET = 2**22
 
 
-def write_hashes(folder: ReleaseFolder, digest: str, number: int, ids: Sequence[str] | Sequence[int]) -> None:
+def write_hashes(folder: ReleaseFolder, check: str, number: int, ids: Sequence[str] | Sequence[int]) -> None:
     """Write the hashes of the ids of one block.
 
     Args:
         folder: The folder of the release.
-        digest: The SHA-256 of its manifest, so that no file of another request is taken for this one.
+        check: Names this check, so that no file of another driver is taken for one of this one.
         number: The number of the block.
         ids: The ids of its records.
     """
     hashes = b"".join(hashlib.blake2b(str(one).encode(), digest_size=_HASH_BYTES).digest() for one in ids)
-    folder.put_or_read(_name_hashes(digest, number), hashes)
+    folder.put_or_read(name_hashes(check, number), hashes)
 
 
-def find_duplicates(folder: ReleaseFolder, digest: str, blocks: int, rows: int) -> None:
+def find_duplicates(folder: ReleaseFolder, check: str, blocks: int, rows: int) -> None:
     """Compare what `write_hashes` wrote for all blocks, and remove it.
 
     Raises:
         InvalidInput: Two records have one id. The error does not say which.
     """
     try:
-        with contextlib.closing(_collect_buckets(folder, digest, blocks, rows)) as buckets:
+        with contextlib.closing(_collect_buckets(folder, check, blocks, rows)) as buckets:
             if any(map(_has_duplicate, buckets)):
                 raise InvalidInput("Two records of the collection have one id; nothing was charged.")
     finally:
         for number in range(blocks):
             with contextlib.suppress(FileError):
-                folder.remove(_name_hashes(digest, number))
+                folder.remove(name_hashes(check, number))
 
 
-def _collect_buckets(folder: ReleaseFolder, digest: str, blocks: int, rows: int) -> Generator[NDArray[np.uint64]]:
+def _collect_buckets(folder: ReleaseFolder, check: str, blocks: int, rows: int) -> Generator[NDArray[np.uint64]]:
     """Give the hashes, (n, 2) words, in buckets: equal hashes are in one bucket."""
     count = -(-rows // _BUCKET)
     if count == 1:
-        yield np.concatenate([_read_hashes(folder, digest, number) for number in range(blocks)])
+        yield np.concatenate([_read_hashes(folder, check, number) for number in range(blocks)])
         return
     with tempfile.TemporaryDirectory() as place:
         paths = [Path(place, str(bucket)) for bucket in range(count)]
         for number in range(blocks):
-            hashes = _read_hashes(folder, digest, number)
+            hashes = _read_hashes(folder, check, number)
             hashes = hashes[np.argsort(hashes[:, 0] % np.uint64(count), kind="stable")]
             ends = np.cumsum(np.bincount((hashes[:, 0] % np.uint64(count)).astype(np.intp), minlength=count))
             for path, part in zip(paths, np.split(hashes, ends[:-1]), strict=True):
@@ -74,8 +74,8 @@ def _collect_buckets(folder: ReleaseFolder, digest: str, blocks: int, rows: int)
             path.unlink()
 
 
-def _read_hashes(folder: ReleaseFolder, digest: str, number: int) -> NDArray[np.uint64]:
-    content = folder.read(_name_hashes(digest, number))
+def _read_hashes(folder: ReleaseFolder, check: str, number: int) -> NDArray[np.uint64]:
+    content = folder.read(name_hashes(check, number))
     if content is None:
         raise FileError("A file of the check of ids vanished; start the same release again.")
     return np.frombuffer(content, dtype=np.uint64).reshape(-1, 2)
@@ -88,7 +88,3 @@ def _has_duplicate(hashes: NDArray[np.uint64]) -> bool:
         return False
     suspects = hashes[np.isin(hashes[:, 0], repeated)]  # equal in the first half
     return len(np.unique(suspects, axis=0)) < len(suspects)
-
-
-def _name_hashes(digest: str, number: int) -> str:
-    return f"{CHECKS}/{digest}-{number:08d}.ids"

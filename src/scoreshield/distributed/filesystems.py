@@ -24,6 +24,16 @@ def is_remote(address: str) -> bool:
     return "://" in address and not address.startswith("file://")
 
 
+def check_path_text(path: str) -> None:
+    """Raise an error for a path that no manifest and no ledger can hold: its name is not text in UTF-8."""
+    try:
+        path.encode()
+        return
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInput(f"The name of {make_printable(path)} is not valid UTF-8; rename it.")
+
+
 def open_filesystem(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path on it.
 

@@ -17,6 +17,7 @@ from scoreshield.distributed.manifest import Manifest
 from scoreshield.distributed.parts import Columns, decode_matrix
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import to_device, to_numpy
 from scoreshield.geometry.embeddings import Rows
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.levels.tables import LevelChannel
@@ -28,6 +29,7 @@ from scoreshield.releases.index import draw_vectors
 from scoreshield.releases.index_plan import find_maker
 from scoreshield.releases.matches import screen_scores
 
+Counts = NDArray[np.int64]
 #: The most steps of the grid that 32 bits hold.
 _LARGEST_STEPS = 2**31 - 1
 #: Draws one tile: its manifest, the promise, its rows, its stream.
@@ -73,53 +75,60 @@ def draw_batch(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Str
     return {"row": np.arange(len(rows)), "names": names, "levels": levels}
 
 
-def draw_histogram(manifest: Manifest, guarantee: Guarantee, rows: Rows, stream: Stream) -> Columns:
-    """Count the scores in each bin, and add a one-time pad modulo 2^64, which hides the counts.
+def count_tile(manifest: Manifest, rows: Rows) -> Counts:
+    """Count the clean scores of a tile in each bin. They must be hidden by `pad_counts` before they leave the task."""
+    edges = decode_matrix(manifest.options["edges"])
+    assert edges is not None  # `release_histogram` writes them
+    return count_scores(rows, manifest.queries, edges, manifest.options["norm"])
+
+
+def pad_counts(counts: Counts, hash_: str, stream: Stream) -> Columns:
+    """Add a one-time pad to the counts of a tile, modulo 2^64, which hides them.
 
     Counts are sums over all records, so that noise is added once, to the sum over all tiles. Until then no tile's
     counts may be seen. The pad is uniform: without the key, the part reveals nothing. The driver has the key, subtracts
-    the pads from the sum, and adds the noise (`sum_counts`). Two different counts under one pad would show their
-    difference. They could come from a score at an edge whose last bit differs on another machine. So a part is written
-    once. What a second task computed stays in its memory, or in a temporary file that is removed at once. Parts must
-    not be deleted and made again.
-    """
-    del guarantee
-    edges = decode_matrix(manifest.options["edges"])
-    assert edges is not None  # `release_histogram` writes them
-    counts = count_scores(rows, manifest.queries, edges, manifest.options["norm"])
-    return {
-        "row": np.zeros(1, dtype=np.int64),
-        "padded": (counts.view(np.uint64) + _draw_pad(stream, len(counts)))[None],
-    }
-
-
-def sum_counts(parts: Iterable[Columns], pads: Iterable[Stream], guarantee: Guarantee, noise: Stream) -> list[int]:
-    """Sum the padded counts of all tiles, subtract the pads, and add the noise of the promise.
+    the pads from the sum, and adds the noise (`add_noise_to_sum`).
 
     Args:
-        parts: What `draw_histogram` returned for each tile, of one or several tiles each.
-        pads: The stream of each tile.
-        guarantee: The promise.
-        noise: The stream of the noise.
+        counts: The counts of a tile.
+        hash_: A keyed hash of them, which the driver needs to draw the same pad.
+        stream: The stream of the tile and of the hash, so that no pad is added to two different counts.
+    """
+    padded = counts.view(np.uint64) + _draw_pad(stream, len(counts))
+    return {"row": np.zeros(1, dtype=np.int64), "padded": padded[None], "hash": np.array([hash_], dtype=object)}
+
+
+def sum_counts(parts: Iterable[Columns], open_pad: Callable[[int, str], Stream], size: int) -> Counts:
+    """Sum the padded counts of all tiles, and subtract the pads. The sum is clean.
+
+    Args:
+        parts: What `pad_counts` returned for each tile, of one or several tiles each.
+        open_pad: Opens the stream of a tile, by its number and the hash of its counts.
+        size: The number of bins.
 
     Raises:
         InvalidInput: A part holds something else.
     """
-    total = np.zeros(guarantee.shape[0], dtype=np.uint64)
+    total, tile = np.zeros(size, dtype=np.uint64), 0
     for columns in parts:
-        padded = columns.get("padded")
-        if padded is None or padded.ndim != 2 or padded.shape[1] != len(total):
+        padded, hashes = columns.get("padded"), columns.get("hash")
+        if padded is None or hashes is None or padded.ndim != 2 or padded.shape != (len(hashes), size):
             raise InvalidInput("A part of the release holds no counts of this histogram: was a file put in its place?")
         total += padded.sum(axis=0, dtype=np.uint64)
-    for stream in pads:
-        total -= _draw_pad(stream, len(total))
-    counts = total.view(np.int64)
+        for hash_ in hashes.tolist():
+            total -= _draw_pad(open_pad(tile, hash_), size)
+            tile += 1
+    return total.view(np.int64)
+
+
+def add_noise_to_sum(counts: Counts, guarantee: Guarantee, noise: Stream) -> list[int]:
+    """Add the noise of the promise to the counts of all records."""
     add_count_noise(counts, guarantee, noise)
     found: list[int] = counts.tolist()
     return found
 
 
-def draw_pairs(guarantee: Guarantee, first: Rows, second: Rows | None, stream: Stream) -> Columns:
+def draw_pairs(guarantee: Guarantee, first: Rows, second: Rows | None, stream: Stream, device: str = "cpu") -> Columns:
     """Add noise to the scores of pairs: every record of one tile with every record of another, row by row.
 
     Args:
@@ -127,12 +136,12 @@ def draw_pairs(guarantee: Guarantee, first: Rows, second: Rows | None, stream: S
         first: The records of the first tile.
         second: Those of the second; None for the pairs of the first tile, each once, above the diagonal.
         stream: The stream of both tiles.
+        device: Where they are multiplied, in double precision.
     """
-    unit = _embeddings.normalise_rows(first)
-    if second is None:
-        values = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
-    else:
-        values = (unit @ _embeddings.normalise_rows(second).T).reshape(-1)
+    unit = to_device(_embeddings.normalise_rows(first), device)
+    other = unit if second is None else to_device(_embeddings.normalise_rows(second), device)
+    products = to_numpy(unit @ other.T)
+    values = products[np.triu_indices(len(products), 1)] if second is None else products.reshape(-1)
     np.clip(values, *guarantee.score_range, out=values)
     law = guarantee.noise
     assert isinstance(law, GaussianNoise)  # a Gram matrix takes no other noise
@@ -152,11 +161,10 @@ def _draw_pad(stream: Stream, count: int) -> NDArray[np.uint64]:
     return stream.words(count).astype(np.int64).view(np.uint64)
 
 
-#: The kinds of release.
+#: The kinds of release whose tiles are released by themselves.
 KINDS: dict[str, TileDraw] = {
     "scores": draw_scores,
     "matches": draw_matches,
     "index": draw_index,
     "batch": draw_batch,
-    "histogram": draw_histogram,
 }

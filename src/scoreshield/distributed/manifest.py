@@ -21,8 +21,8 @@ from scoreshield.privacy.ledger.entries import hash_canonical_json, write_canoni
 
 #: The records of one tile. Noise is keyed by tile, so that it does not depend on the size of blocks.
 TILE_ROWS = 2**16
-#: The format of manifests. A number never changes meaning.
-_FORMAT = 1
+#: The format of manifests. A number never changes meaning. Whole releases of format 1 can be read, and are not made.
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Manifest:
         block_rows: How many records a task takes, a multiple of `TILE_ROWS`. It changes no released value.
         version: The version of this package, which all workers must have.
         snapshot: A keyed hash of the facts of the collection, sizes and states included; empty before it is sealed.
+        format: The format of the release.
     """
 
     release: str
@@ -50,6 +51,7 @@ class Manifest:
     block_rows: int = 16 * TILE_ROWS
     version: str = VERSION
     snapshot: str = ""
+    format: int = _FORMAT
 
     def seal(self, release: str, secret: bytes) -> Manifest:
         """Return this request as the manifest of a release: with its id, and facts that reveal nothing of the files."""
@@ -94,6 +96,10 @@ class Manifest:
         second = (math.isqrt(8 * part + 1) - 1) // 2
         return part - second * (second + 1) // 2, second
 
+    def find_part(self, i: int, j: int) -> int:
+        """Find the part of a block, or of two tiles of pairs, the smaller one first."""
+        return j * (j + 1) // 2 + i if self.kind == "gram" else i
+
     def list_tiles(self, block: int) -> list[tuple[int, int, int]]:
         """List the number, the first record and the end of each tile of a block."""
         start, end = block * self.block_rows, min((block + 1) * self.block_rows, self.source.rows)
@@ -106,7 +112,8 @@ class Manifest:
     def describe_request(self) -> dict[str, Any]:
         """Return what a caller asked for, without the id and what is sealed, to compare two requests."""
         public = self.source.seal(lambda *_: "").to_dict()
-        return self._to_dict() | {"release": "", "snapshot": "", "source": public, "guarantee": self._without_id()}
+        request = self._to_dict() | {"release": "", "snapshot": "", "source": public, "guarantee": self._without_id()}
+        return request | {"format": _FORMAT}
 
     def to_bytes(self) -> bytes:
         """Write the manifest, always as the same bytes."""
@@ -121,7 +128,7 @@ class Manifest:
         """
         try:
             data = _loading.parse_json(content)
-            if data.pop("format") != _FORMAT:
+            if data["format"] not in range(1, _FORMAT + 1):
                 raise ValueError
             queries = np.array(data.pop("queries"), dtype=np.float64)
             dimension = data["source"]["dimension"]
@@ -137,6 +144,11 @@ class Manifest:
 
     def check_version(self) -> None:
         """Raise an error if this process has another version of the package than the one that began the release."""
+        if self.format != _FORMAT:
+            raise InvalidInput(
+                "The release was begun by an earlier version of scoreshield, which drew its noise in another way: "
+                "go on with that version, or name a new folder."
+            )
         if self.version != VERSION:
             raise InvalidInput(
                 f"The release was begun by version {self.version} of scoreshield, and this process has {VERSION}: "
@@ -149,7 +161,7 @@ class Manifest:
         sizes = (self.block_rows, self.source.rows, self.source.dimension, self.options.get("side", 1))
         return (
             all(isinstance(text, str) for text in texts)
-            and all(type(size) is int and size > 0 for size in sizes)
+            and all(type(size) is int and size > 0 for size in (*sizes, self.format))
             and self.block_rows % TILE_ROWS == 0
             and isinstance(self.guarantee.get("details"), dict)
         )
@@ -162,7 +174,7 @@ class Manifest:
 
     def _to_dict(self) -> dict[str, Any]:
         return {
-            "format": _FORMAT,
+            "format": self.format,
             "release": self.release,
             "kind": self.kind,
             "source": self.source.to_dict(),

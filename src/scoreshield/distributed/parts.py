@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from scoreshield.errors import InvalidInput
 
 #: Released columns by their names. A matrix is a column of lists of one length.
 Columns = dict[str, NDArray[Any]]
+#: Where the seal of a part lies in the facts of its Parquet schema.
+_SEAL = b"scoreshield_seal"
 
 
-def write_part(columns: Columns) -> bytes:
-    """Write columns of one length as a Parquet file."""
+def write_part(columns: Columns, seal: str) -> bytes:
+    """Write columns of one length as a Parquet file, with a seal beside them."""
     pa, parquet = _parquet.import_arrow("the parts of a release")
     arrays = [_to_arrow(pa, values) for values in columns.values()]
-    table = pa.Table.from_arrays(arrays, names=list(columns))
+    table = pa.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_SEAL: seal})
     raw = pa.BufferOutputStream()
     # Noise does not compress. Numbers of records rise by one, and take little space as differences.
     parquet.write_table(
@@ -35,14 +38,28 @@ def write_part(columns: Columns) -> bytes:
 
 
 def read_part(content: bytes) -> Columns:
-    """Read what `write_part` wrote."""
+    """Read the columns that `write_part` wrote."""
+    return read_sealed_part(content)[0]
+
+
+def read_sealed_part(content: bytes) -> tuple[Columns, str]:
+    """Read what `write_part` wrote: the columns and the seal, which is empty in parts of earlier versions."""
     pa, parquet = _parquet.import_arrow("the parts of a release")
     try:
         # In this thread: a scanner of Arrow leaves threads behind, which abort a process that ends soon afterwards.
         table = parquet.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except pa.ArrowException:
         raise InvalidInput("A part of the release is damaged.") from None
-    return {name: _to_numpy(pa, table.column(name)) for name in table.column_names}
+    columns = {name: _to_numpy(pa, table.column(name)) for name in table.column_names}
+    return columns, (table.schema.metadata or {}).get(_SEAL, b"").decode("ascii", "replace")
+
+
+def list_numbers(columns: Columns) -> list[NDArray[Any]]:
+    """List the columns as numbers, which fix all their values: a column of texts as the bytes of one text."""
+    return [
+        np.frombuffer(json.dumps(values.tolist()).encode(), dtype=np.uint8) if values.dtype.kind == "O" else values
+        for values in columns.values()
+    ]
 
 
 def join_columns(parts: list[Columns]) -> Columns:

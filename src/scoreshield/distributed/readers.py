@@ -158,7 +158,7 @@ class DistributedGram(DistributedRelease):
         if max(i, j) * self.side >= records:
             raise InvalidInput(f"The release has {-(-records // self.side):,} tiles; ask for a number below that.")
         first, second = min(i, j), max(i, j)
-        columns = read_part(self._read_file(second * (second + 1) // 2 + first))
+        columns = read_part(self._read_file(self.manifest.find_part(first, second)))
         values = columns["steps"] * self.guarantee.grid if "steps" in columns else columns["value"]
         heights = [min(self.side, records - tile * self.side) for tile in (first, second)]
         if first < second:

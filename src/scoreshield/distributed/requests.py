@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +26,10 @@ from scoreshield.distributed.readers import DistributedBatch, DistributedGram, D
 from scoreshield.distributed.results import DistributedRelease, open_release
 from scoreshield.distributed.sources.facts import SourceFacts
 from scoreshield.distributed.sources.opening import describe_source, open_source
-from scoreshield.distributed.storage import MANIFEST, open_folder
+from scoreshield.distributed.storage import FINAL, MANIFEST, open_folder
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
+from scoreshield.geometry.arrays import check_device_name
 from scoreshield.geometry.embeddings import Rows
 from scoreshield.privacy.adjacency import FULL_RANGE, Replacement
 from scoreshield.privacy.guarantee import Guarantee
@@ -45,6 +47,8 @@ from scoreshield.releases.matches import MATCH_CHECKS, prepare_matches
 from scoreshield.releases.pipeline import PRIVACY_CHECKS, PrivacyRequest, PrivateCollection
 from scoreshield.releases.scores import SCORE_CHECKS, ScoreMechanism, ScoreUse, check_score_worth, prepare_scores
 
+#: The most tiles of a block, where the caller does not say how many records it has.
+_MOST_TILES = 16
 #: The entries of a block of vectors, where a tile has fewer.
 _INDEX_ENTRIES = 2**25
 #: The records of one tile of pairs. Noise is keyed by two tiles.
@@ -114,7 +118,7 @@ def release_scores(
         for_: As in `scoreshield.release_scores`. For ``"ranking"``, noise and level tables are compared, and tables
             take part if public scores are given.
         threshold: As in `scoreshield.release_scores`.
-        best: Keep so many records of each block, those of the best noisy scores of one query. None keeps all scores.
+        best: Keep so many records of each block for each query, those of the best noisy scores. None keeps all scores.
         public_scores: As in `scoreshield.release_scores`.
         calibration: As in `scoreshield.release_scores`.
         score_range: As in `scoreshield.release_scores`.
@@ -128,8 +132,9 @@ def release_scores(
         key_folder: A folder that the driver and all workers can read, and no one else, for the key of the release
             while it runs. Dask needs none.
         block_rows: How many records a task takes, a multiple of 65,536. It changes no released value.
-        check_rows: Read all rows once before the charge, and raise an error if one is missing, of another length or
-            not finite. With False such a row counts as a zero row.
+        check_rows: Read all rows before the charge, and raise an error if one is missing, of another length or not
+            finite. What is computed of them meanwhile stays encrypted in the folder until the charge. With False such
+            a row counts as a zero row.
         ledger: ``ledger.account(name)``. It keeps the key until the release is whole. Without a ledger, a release that
             is interrupted cannot go on in another process.
         seed: None for secret noise. A seed is research mode, which repeats and is not private.
@@ -137,14 +142,17 @@ def release_scores(
 
     Returns:
         The whole release, opened in its folder.
+
+    Warns:
+        UselessRelease: The scores are ranked (by ``for_`` or ``best``), and the ranking is predicted to be mostly
+            noise. It is given before anything is charged.
     """
     if isinstance(mechanism, AnchoredWindows) or mechanism == "anchored":
         raise InvalidInput(
             "A cluster cannot release anchored windows, which need a quantile of all scores: give for_='ranking' "
             "without a mechanism, or mechanism='staircase'."
         )
-    facts = _describe(source, column, ids, to)
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
+    facts, rows = _open_collection(source, column, ids, to)
     prepare = _prepare_with(
         prepare_scores,
         query=query,
@@ -161,13 +169,11 @@ def release_scores(
     )
     guarantee = prepare(rows, epsilon, seed)
     queries, _ = _embeddings.as_queries(query, facts.dimension)
-    if best is not None and len(queries) != 1:
-        raise InvalidInput("The best records are kept for one query: give one, or leave 'best' out.")
-    if best is not None and seed is None:
+    if (best is not None or for_ == "ranking") and seed is None:
         check_score_worth(
             guarantee,
             facts.dimension,
-            best,
+            best or 10,
             public_scores,
             None,
             lambda other: prepare(make_public_rows(facts.rows, facts.dimension), other, 0),
@@ -175,15 +181,8 @@ def release_scores(
             is_ranked=True,
         )
     options = {"norm": norm, "checked": check_rows} | ({} if best is None else {"best": best})
-    manifest = begin_manifest(
-        guarantee,
-        kind="scores",
-        source=facts,
-        queries=queries,
-        options=options,
-        block_rows=_count_rows(block_rows, facts),
-    )
-    return _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress)
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress)
+    return run.make(guarantee, "scores", facts, queries, options)
 
 
 @clear_frames_on_error
@@ -214,23 +213,14 @@ def release_matches(
     ``threshold``, ``epsilon`` and ``refine`` are as in `scoreshield.release_matches`, and the other arguments as in
     `release_scores`.
     """
-    facts = _describe(source, column, ids, to)
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
+    facts, rows = _open_collection(source, column, ids, to)
     prepare = _prepare_with(
         prepare_matches, query=query, threshold=threshold, refine=refine, score_range=score_range, norm=norm
     )
     guarantee = prepare(rows, epsilon, seed)
     queries, _ = _embeddings.as_queries(query, facts.dimension)
-    options = {"norm": norm, "checked": check_rows}
-    manifest = begin_manifest(
-        guarantee,
-        kind="matches",
-        source=facts,
-        queries=queries,
-        options=options,
-        block_rows=_count_rows(block_rows, facts),
-    )
-    return _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress)
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress)
+    return run.make(guarantee, "matches", facts, queries, {"norm": norm, "checked": check_rows})
 
 
 @clear_frames_on_error
@@ -270,7 +260,7 @@ def release_index(
                 f"A cluster cannot make {name}={value[1]!r}, which reads all records before the first vector: give a "
                 "public one, fitted on public data of the same model, or leave it out."
             )
-    facts = _describe(source, column, "", to)
+    facts, rows = _open_collection(source, column, "", to)
 
     def plan(rows: Any, other: float) -> IndexPlan:
         collection = PrivateCollection.check(rows, Replacement())
@@ -288,7 +278,6 @@ def release_index(
     def state(planned: IndexPlan, rng: int | None) -> Guarantee:
         return planned.state_guarantee(planned.maker(), (planned.records, planned.components), name_sampler(rng))
 
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
     planned = plan(rows, epsilon)
     guarantee = state(planned, seed)
     if use == "search":
@@ -299,16 +288,10 @@ def release_index(
     projection = _keep_projection(planned.projection(rows, ResearchStream(np.random.default_rng(words))), to)
     public_center = None if isinstance(planned.center, str) else planned.center
     options = {"checked": check_rows, "projection": encode_matrix(projection), "center": encode_matrix(public_center)}
-    tiles = min(16, max(1, _INDEX_ENTRIES // (TILE_ROWS * planned.components)))
-    manifest = begin_manifest(
-        guarantee,
-        kind="index",
-        source=facts,
-        queries=np.empty((0, facts.dimension)),
-        options=options,
-        block_rows=_count_rows(block_rows, facts, most=tiles),
-    )
-    return cast("DistributedIndex", _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress))
+    tiles = min(_MOST_TILES, max(1, _INDEX_ENTRIES // (TILE_ROWS * planned.components)))
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress)
+    no_queries = np.empty((0, facts.dimension))
+    return cast("DistributedIndex", run.make(guarantee, "index", facts, no_queries, options, most_tiles=tiles))
 
 
 @clear_frames_on_error
@@ -346,21 +329,15 @@ def release_batch(
     ``queries``, ``epsilon``, ``k``, ``names``, ``levels`` and ``public_scores`` are as in `scoreshield.release_batch`,
     and the other arguments as in `release_scores`.
     """
-    facts = _describe(source, column, "", to)
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
+    facts, rows = _open_collection(source, column, "", to)
     prepare = _prepare_with(prepare_batch, queries=queries, k=k, names=names, levels=levels, norm=norm)
     guarantee = prepare(rows, epsilon, seed)
     public = make_public_rows(facts.rows, facts.dimension)
     check_batch_worth(guarantee, facts.dimension, k, public_scores, None, lambda other: prepare(public, other, 0))
-    manifest = begin_manifest(
-        guarantee,
-        kind="batch",
-        source=facts,
-        queries=_embeddings.as_queries(queries, facts.dimension, "queries")[0],
-        options={"norm": norm, "checked": check_rows},
-        block_rows=_count_rows(block_rows, facts),
-    )
-    return cast("DistributedBatch", _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress))
+    canonical, _ = _embeddings.as_queries(queries, facts.dimension, "queries")
+    options = {"norm": norm, "checked": check_rows}
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress)
+    return cast("DistributedBatch", run.make(guarantee, "batch", facts, canonical, options))
 
 
 @clear_frames_on_error
@@ -390,13 +367,11 @@ def release_histogram(
 
     ``bins``, ``epsilon``, ``delta`` and ``mechanism`` are as in `scoreshield.release_histogram`, and the other
     arguments as in `release_scores`. A task writes its counts encrypted by a one-time pad. The driver decrypts the
-    sum of all counts, and adds the noise once. Parts must not be deleted and made again: two clean counts under one pad
-    would show their difference.
+    sum of all counts, and adds the noise once.
     """
     if query is None:
         raise InvalidInput("A cluster counts the scores of one query: give one.")
-    facts = _describe(source, column, "", to)
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
+    facts, rows = _open_collection(source, column, "", to)
     prepare = _prepare_with(
         prepare_histogram,
         query=query,
@@ -406,19 +381,19 @@ def release_histogram(
         score_range=score_range,
         norm=norm,
     )
-    manifest = begin_manifest(
-        prepare(rows, epsilon, seed),
-        kind="histogram",
-        source=facts,
-        queries=_embeddings.as_queries(query, facts.dimension)[0],
-        options={"norm": norm, "checked": check_rows, "edges": encode_matrix(find_edges(bins, *score_range))},
-        block_rows=_count_rows(block_rows, facts),
-    )
-    return cast("DistributedHistogram", _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress))
+    guarantee = prepare(rows, epsilon, seed)
+    queries, _ = _embeddings.as_queries(query, facts.dimension)
+    options = {"norm": norm, "checked": check_rows, "edges": encode_matrix(find_edges(bins, *score_range))}
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress)
+    return cast("DistributedHistogram", run.make(guarantee, "histogram", facts, queries, options))
 
 
 @clear_frames_on_error
-@validate(**{name: PRIVACY_CHECKS[name] for name in ("epsilon", "delta", "calibration", "score_range")}, **_CHECKS)
+@validate(
+    **{name: PRIVACY_CHECKS[name] for name in ("epsilon", "delta", "calibration", "score_range")},
+    **_CHECKS,
+    device=check_device_name,  # the driver itself needs no GPU
+)
 def release_gram(
     source: str | Path,
     *,
@@ -428,6 +403,7 @@ def release_gram(
     calibration: Calibration = "analytic",
     score_range: tuple[float, float] = FULL_RANGE,
     column: str = "",
+    device: str = "cpu",
     engine: Any = None,
     scheduler: str | None = None,
     key_folder: str | Path | None = None,
@@ -443,24 +419,25 @@ def release_gram(
     arguments as in `release_scores`. A part holds the pairs of 2,048 records with 2,048 others, in 4 bytes each where
     the noise allows it and in 8 otherwise: 20 GB for 10^5 records. A task needs memory for one part, whatever
     `block_rows` is, which is the records that a task checks before the charge.
+
+    ``device="cuda"`` lets each worker multiply on its GPU, with the `gpu` extra on all of them: in this process, or on
+    Dask, where `dask_cuda` starts one worker for each GPU. Each worker is asked for its GPU before the charge. The
+    noise is drawn by the CPUs.
     """
-    facts = _describe(source, column, "", to)
-    rows: Rows = open_source(facts)  # type: ignore[assignment]
+    facts, rows = _open_collection(source, column, "", to)
     contract = PrivacyRequest(epsilon, delta, "gaussian", calibration, score_range)
     _, guarantee = calibrate_gram(PrivateCollection.check(rows, Replacement(), least=2), contract, name_sampler(seed))
-    manifest = begin_manifest(
-        guarantee,
-        kind="gram",
-        source=facts,
-        queries=np.empty((0, facts.dimension)),
-        options={"checked": check_rows, "side": PAIR_ROWS},
-        block_rows=_count_rows(block_rows, facts),
-    )
-    return cast("DistributedGram", _run(manifest, to, engine, scheduler, key_folder, ledger, seed, progress))
+    options = {"checked": check_rows, "side": PAIR_ROWS}
+    run = _ClusterRun(to, engine, scheduler, key_folder, block_rows, ledger, seed, progress, device)
+    return cast("DistributedGram", run.make(guarantee, "gram", facts, np.empty((0, facts.dimension)), options))
 
 
 def _describe(source: str | Path, column: str, ids: str, to: str | Path) -> SourceFacts:
-    """Describe a collection. A table is described at the version of the release in the folder, if one was begun."""
+    """Describe a collection: a table at the version of the release in the folder, if one was begun.
+
+    Of files, those of the begun release are described. A release that is whole does not answer for files that were
+    added since.
+    """
     if not isinstance(source, str | Path):  # the text of an array would show its rows
         raise InvalidInput(
             "A cluster reads its collection from storage: give the path or address of a .npy file, of a folder of "
@@ -469,7 +446,15 @@ def _describe(source: str | Path, column: str, ids: str, to: str | Path) -> Sour
     if not isinstance(to, str | Path):
         raise InvalidInput("The 'to' parameter must be the path or address of a folder.")
     begun = _read_begun(to)
-    return describe_source(source, column, ids, begun=None if begun is None else begun.source)
+    if begun is None or (begun.source.kind == "files" and open_folder(to).read(FINAL) is not None):
+        return describe_source(source, column, ids)
+    return describe_source(source, column, ids, begun=begun.source)
+
+
+def _open_collection(source: str | Path, column: str, ids: str, to: str | Path) -> tuple[SourceFacts, Rows]:
+    """Describe a collection, and open its rows, none of which is read."""
+    facts = _describe(source, column, ids, to)
+    return facts, cast("Rows", open_source(facts))
 
 
 def _read_begun(to: str | Path) -> Manifest | None:
@@ -506,8 +491,8 @@ def _prepare_with(prepare: Callable[..., Any], **arguments: Any) -> Callable[[An
     return state
 
 
-def _count_rows(block_rows: int | None, facts: SourceFacts, most: int = 16) -> int:
-    """Return the records of a block: by default, blocks of up to 16 tiles, and 64 of them where there are enough."""
+def _count_rows(block_rows: int | None, facts: SourceFacts, most: int = _MOST_TILES) -> int:
+    """Return the records of a block: by default, blocks of up to so many tiles, and 64 of them if there are enough."""
     if block_rows is None:
         return min(most, max(1, facts.rows // (64 * TILE_ROWS))) * TILE_ROWS
     if block_rows % TILE_ROWS:
@@ -520,32 +505,77 @@ def _find_path(address: str) -> str:
     return address if "://" in address else os.path.realpath(address)
 
 
-def _run(
-    manifest: Manifest,
-    to: str | Path,
-    engine: Any,
-    scheduler: str | None,
-    key_folder: str | Path | None,
-    ledger: AccountLike | None,
-    seed: int | None,
-    progress: StepProgress | None,
-) -> DistributedRelease:
-    if progress is not None and not callable(progress):
-        _validation.reject("progress", "a function or None", progress)
-    if key_folder is not None and not isinstance(key_folder, str | Path):
-        _validation.reject("key_folder", "the path of a folder or None", key_folder)
-    account, folder = check_cluster_account(ledger), open_folder(to)
-    if f"{_find_path(folder.address)}/".startswith(f"{_find_path(manifest.source.address)}/"):
-        raise InvalidInput("The folder of the release lies in the collection: name one outside of it.")
-    keys = "" if key_folder is None else str(key_folder)
-    if "://" in keys or (keys and f"{_find_path(keys)}/".startswith(f"{_find_path(folder.address)}/")):
-        raise InvalidInput(
-            "The folder of keys must be a path of a shared file system, outside of the release's folder."
+@dataclass(frozen=True)
+class _ClusterRun:
+    """Where a release goes, what makes it, and what is charged.
+
+    Attributes:
+        to: The folder of the release.
+        engine: What runs the tasks, as a caller names it.
+        scheduler: The address of a cluster.
+        key_folder: The folder for the key while the release runs.
+        block_rows: How many records a task takes; None for the default.
+        ledger: What is charged.
+        seed: A research seed.
+        progress: Called after each block.
+        device: Where the workers multiply pairs of records.
+    """
+
+    to: str | Path
+    engine: Any
+    scheduler: str | None
+    key_folder: str | Path | None
+    block_rows: int | None
+    ledger: AccountLike | None
+    seed: int | None
+    progress: StepProgress | None
+    device: str = "cpu"
+
+    def make(
+        self,
+        guarantee: Guarantee,
+        kind: str,
+        source: SourceFacts,
+        queries: NDArray[np.float64],
+        options: Mapping[str, Any],
+        most_tiles: int = _MOST_TILES,
+    ) -> DistributedRelease:
+        """Charge the release, run its blocks, and open it when it is whole.
+
+        Args:
+            guarantee: What it promises.
+            kind: What its tiles draw.
+            source: The collection.
+            queries: The public queries, one per row.
+            options: Further facts that the tasks need.
+            most_tiles: The most tiles of a block by default.
+        """
+        block_rows = _count_rows(self.block_rows, source, most_tiles)
+        manifest = begin_manifest(
+            guarantee, kind=kind, source=source, queries=queries, options=options, block_rows=block_rows
         )
-    opened = choose_engine(engine, scheduler=scheduler, key_folder=key_folder)
-    try:
-        Driver(folder, opened, account, seed, progress).make(manifest)
-    finally:
-        if opened is not engine:
-            opened.close()
-    return open_release(to)
+        if self.progress is not None and not callable(self.progress):
+            _validation.reject("progress", "a function or None", self.progress)
+        if self.key_folder is not None and not isinstance(self.key_folder, str | Path):
+            _validation.reject("key_folder", "the path of a folder or None", self.key_folder)
+        account, folder = check_cluster_account(self.ledger), open_folder(self.to)
+        self._check_places(folder.address, source.address)
+        opened = choose_engine(self.engine, scheduler=self.scheduler, key_folder=self.key_folder)
+        try:
+            if self.device != "cpu" and opened.name not in ("local", "dask"):
+                raise InvalidInput("The workers of Spark and Ray have no GPU here: use device='cpu', or Dask.")
+            Driver(folder, opened, account, self.seed, self.progress, self.device).make(manifest)
+        finally:
+            if opened is not self.engine:
+                opened.close()
+        return open_release(self.to)
+
+    def _check_places(self, folder: str, collection: str) -> None:
+        """Check that the release lies outside of the collection, and the key outside of the release."""
+        if f"{_find_path(folder)}/".startswith(f"{_find_path(collection)}/"):
+            raise InvalidInput("The folder of the release lies in the collection: name one outside of it.")
+        keys = "" if self.key_folder is None else str(self.key_folder)
+        if "://" in keys or (keys and f"{_find_path(keys)}/".startswith(f"{_find_path(folder)}/")):
+            raise InvalidInput(
+                "The folder of keys must be a path of a shared file system, outside of the release's folder."
+            )

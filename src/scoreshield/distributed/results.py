@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from scoreshield._validation import check_count, validate
 from scoreshield.distributed import storage
 from scoreshield.distributed.blocks import select_best_scores
-from scoreshield.distributed.driver import read_final
+from scoreshield.distributed.driver import is_of_charge, make_certificate, read_final
+from scoreshield.distributed.key_table import find_kept_key
 from scoreshield.distributed.parts import Columns, join_columns, read_part
 from scoreshield.distributed.storage import ReleaseFolder
 from scoreshield.errors import InvalidInput
 from scoreshield.privacy.guarantee import Guarantee
+from scoreshield.privacy.ledger.accounts import Ledger
 from scoreshield.releases.index import BestRecords
 
 
@@ -69,6 +70,32 @@ class DistributedRelease:
         for number in range(len(self)):
             self._read_file(number)
 
+    def check_certificate(self) -> None:
+        """Check that the certificate in the folder is that of the release.
+
+        Raises:
+            InvalidInput: It is missing, or states something else.
+        """
+        if self._folder.read(storage.CERTIFICATE) != make_certificate(self._final):
+            raise InvalidInput(f"{storage.CERTIFICATE} is missing, or is not the certificate of the release.")
+
+    def check_charge(self, ledger: Ledger) -> bool:
+        """Check that a ledger was charged for the files in this folder, and not only for the same promise.
+
+        Returns:
+            Whether the ledger fixes every file. Of a release that an earlier version of this package made, it fixes
+            the manifest only.
+
+        Raises:
+            InvalidInput: It was charged for other files, or for none.
+        """
+        kept = find_kept_key(ledger, self.manifest.release)
+        if kept is None or not kept.entry:
+            raise InvalidInput("The ledger was charged for no such release in parts.")
+        if not is_of_charge(self._folder, kept):
+            raise InvalidInput("The files in the folder are not those of the release that the ledger was charged for.")
+        return self.manifest.format > 1
+
     def _read_file(self, number: int) -> bytes:
         content = self._folder.read(storage.name_part(number))
         if content is None or storage.compute_digest(content) != self._final["parts"][number]["sha256"]:
@@ -81,16 +108,21 @@ class DistributedRelease:
 
     @validate(k=check_count)
     def top_k(self, k: int) -> BestRecords:
-        """Return the records of the ``k`` best released scores, best first. It reads one part at a time."""
+        """Return the records of the ``k`` best released scores, best first: (k,) for one query, (m, k) for several.
+
+        It reads one part at a time.
+        """
         kept = self.manifest.options.get("best")
         if kept is not None and k > kept:
             raise InvalidInput(f"The release keeps the {kept:,} best records of each block; ask for at most that many.")
-        best: Columns = {"row": np.empty(0, dtype=np.int64), "score": np.empty(0)}
+        best: list[Columns] = []
         for columns in self.parts():
-            if "score" not in columns:
-                raise InvalidInput("This release has no single score for each record.")
-            best = select_best_scores(join_columns([best, columns]), k, self._final["tie_break"])
-        return BestRecords(best["score"], best["row"])
+            if not columns.keys() & {"score", "scores"}:
+                raise InvalidInput("This release has no scores to rank by.")
+            here = select_best_scores(columns, k, self._final["tie_break"])
+            best = [select_best_scores(join_columns([*best, here]), k, self._final["tie_break"])]
+        shape = (len(self.manifest.queries), -1) if "query" in best[0] else (-1,)
+        return BestRecords(best[0]["score"].reshape(shape), best[0]["row"].reshape(shape))
 
     def scores(self) -> NDArray[Any]:
         """Read all released scores into memory, (n,) for one query or (m, n) for several."""

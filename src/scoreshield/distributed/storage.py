@@ -9,23 +9,30 @@ clean score that differs in its last bit, and so would show a second view.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import re
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 
 from scoreshield import _files
 from scoreshield._loading import make_printable
+from scoreshield.distributed.filesystems import check_path_text
 from scoreshield.errors import FileError, InvalidInput
 
 MANIFEST = "manifest.json"
 CERTIFICATE = "certificate.txt"
 FINAL = "release.json"
 PARTS = "parts"
-#: What the check of rows writes before the charge, and the driver removes.
+#: What the check of rows writes before the charge, and the driver removes when the release is whole.
 CHECKS = "checks"
 _TEMPORARY = ".part"
+#: What a file system without hard links answers to a link, such as exFAT or a mounted object storage.
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+#: The names of the encrypted blocks of a check, of its hashes of ids, and of its empty files.
+_CHECK = re.compile(rf"{CHECKS}/(block-\d{{8,}}\.encrypted|[0-9a-f]{{32}}-[0-9a-f]{{16}}-\d{{8,}}\.(ids|trial))")
 
 
 class ReleaseFolder(ABC):
@@ -51,7 +58,7 @@ class ReleaseFolder(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a temporary file that a process left. It may be gone already."""
+        """Remove a file that holds no released values of its own. It may be gone already."""
 
     def put_or_read(self, name: str, content: bytes) -> bytes:
         """Write a file unless another process wrote it before, and return what the file holds."""
@@ -97,9 +104,10 @@ class LocalFolder(ReleaseFolder):
         except OSError as error:
             if target.exists():  # the driver removes temporary files when all parts are there
                 return False
-            raise FileError(
-                f"Cannot write {make_printable(str(target))}: {error.strerror}; start the same release again to go on."
-            ) from None
+            reason = f"{error.strerror}; start the same release again to go on"
+            if error.filename2 is not None and error.errno in _NO_LINKS:
+                reason = "its file system has no hard links, by which a file is written once; name a folder on another"
+            raise FileError(f"Cannot write {make_printable(str(target))}: {reason}.") from None
         return True
 
     def read(self, name: str) -> bytes | None:
@@ -111,11 +119,15 @@ class LocalFolder(ReleaseFolder):
             raise FileError(f"Cannot read {make_printable(str(self._path / name))}: {error.strerror}.") from None
 
     def remove(self, name: str) -> None:
-        (self._path / name).unlink(missing_ok=True)
+        try:
+            (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"Cannot remove {make_printable(str(self._path / name))}: {error.strerror}.") from None
 
     def list_names(self) -> list[str]:
         try:
-            found = [path for path in self._path.rglob("*") if path.is_file()]
+            # A link could lead to another folder, whose files no one would tidy.
+            found = [path for path in self._path.rglob("*") if path.is_symlink() or path.is_file()]
         except OSError as error:
             raise FileError(f"Cannot read {make_printable(self.address)}: {error.strerror}.") from None
         return sorted(str(PurePosixPath(path.relative_to(self._path))) for path in found)
@@ -126,6 +138,7 @@ def open_folder(address: str | Path) -> ReleaseFolder:
     text = str(address)
     if "\0" in text:
         raise InvalidInput("The address of a release holds a NUL character, which no path has.")
+    check_path_text(text)
     if "://" in text and not text.startswith("file://"):
         from scoreshield.distributed.remote import open_remote_folder
 
@@ -141,9 +154,29 @@ def name_part(number: int) -> str:
     return f"{PARTS}/part-{number:08d}.parquet"
 
 
+def name_hashes(check: str, number: int) -> str:
+    """Name the file of the hashes of a block's ids, of one check."""
+    return f"{CHECKS}/{check}-{number:08d}.ids"
+
+
+def name_trial(check: str, number: int) -> str:
+    """Name the empty file by which a task of a check tries whether it can write."""
+    return f"{CHECKS}/{check}-{number:08d}.trial"
+
+
+def name_prepared(number: int) -> str:
+    """Name the encrypted file of a block that was computed before the charge."""
+    return f"{CHECKS}/block-{number:08d}.encrypted"
+
+
 def is_temporary(name: str) -> bool:
     """Whether a file is what a process left that was killed while it wrote. No reader takes it for a part."""
     return PurePosixPath(name).name.startswith(".") and name.endswith(_TEMPORARY)
+
+
+def is_left_over(name: str) -> bool:
+    """Whether a file is what a task or a driver left that ended before a charge. No release reads it."""
+    return is_temporary(name) or _CHECK.fullmatch(name) is not None
 
 
 def compute_digest(content: bytes) -> str:

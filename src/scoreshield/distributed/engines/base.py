@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scoreshield.distributed.blocks import BlockFacts, BlockTask
-from scoreshield.distributed.keys import KeyHandle, open_key_folder, share_in_folder, share_in_process
+from scoreshield.distributed.key_folder import open_key_folder, share_in_folder
+from scoreshield.distributed.keys import KeyHandle, share_in_process
 
 
 class Engine(ABC):
@@ -41,12 +42,20 @@ class Engine(ABC):
     def _send_key(self, release: str, secret: bytes) -> AbstractContextManager[KeyHandle]:
         """Give the key to the workers without a folder."""
 
+    def check_device(self, device: str) -> None:
+        """Raise an error if a worker that is there now lacks this device. Each check of a block looks again."""
+        del device
+
     @abstractmethod
     def run(self, task: BlockTask, numbers: Sequence[int]) -> Iterator[BlockFacts]:
         """Run a task for each number, and yield what each reports, in any order.
 
         An error of a task ends the others. An interrupt of the caller does too.
         """
+
+    def remove_keys(self, release: str) -> None:
+        """Take the key of a release that has ended from all workers, where killed drivers had given it to them."""
+        del release  # most workers lose it with the context of `share_key`, or find it in a folder
 
     def close(self) -> None:
         """Stop what the engine started itself."""

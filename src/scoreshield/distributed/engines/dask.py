@@ -14,11 +14,13 @@ from scoreshield import _version
 from scoreshield._loading import describe_error
 from scoreshield.distributed.blocks import BlockFacts, BlockTask
 from scoreshield.distributed.engines.base import Engine
-from scoreshield.distributed.keys import KeyHandle, drop_secret, hold_secret
+from scoreshield.distributed.keys import KeyHandle, drop_secret, hold_secret, make_driver_name
 from scoreshield.errors import InvalidInput, ScoreShieldError
+from scoreshield.geometry.arrays import check_device
 
 try:
     import distributed as _distributed
+    from dask import config
     from distributed import WorkerPlugin
 except ImportError:
     raise InvalidInput("Dask is not installed: pip install 'scoreshield[dask]'") from None
@@ -27,6 +29,8 @@ except ImportError:
 cluster: Any = _distributed
 #: A worker that dies takes its tasks with it. A cluster that is started here gives a block up after this many deaths.
 _DEATHS = 10
+#: A worker that is started here ignores Ctrl-C. Otherwise each one prints a traceback over the driver's sentence.
+_WORKER_SETUP = "scoreshield.distributed.engines.dask_worker"
 _GO_ON = "start the same release again to go on"
 
 
@@ -49,6 +53,8 @@ class DaskEngine(Engine):
         self._cluster: Any = None
         self._owns_client = client is None
         if client is not None:
+            if client.asynchronous or client.status != "running":
+                raise InvalidInput("The Dask client is closed or asynchronous: give one that is neither.")
             self._client = client
         elif scheduler is not None:
             try:
@@ -66,16 +72,17 @@ class DaskEngine(Engine):
 
     @contextlib.contextmanager
     def _send_key(self, release: str, secret: bytes) -> Iterator[KeyHandle]:
-        plugin = _KeyPlugin(release, secret)
+        handle = KeyHandle(release, driver=make_driver_name())
+        plugin = _KeyPlugin(handle, secret)
         self._check_workers()
         try:
             try:
                 self._client.register_plugin(plugin, name=plugin.name)
             except Exception as error:
                 raise _explain(error) from None
-            yield KeyHandle(release)
+            yield handle
         finally:
-            self._try(lambda: self._client.unregister_worker_plugin(plugin.name))
+            self._remove_plugins(plugin.name)
 
     def run(self, task: BlockTask, numbers: Sequence[int]) -> Iterator[BlockFacts]:
         # New names in each run: a cluster could still hold tasks of the same release from a driver that was killed.
@@ -97,6 +104,29 @@ class DaskEngine(Engine):
                     raise _explain(error) from None
         finally:
             self._try(lambda: self._client.cancel(futures))
+
+    def check_device(self, device: str) -> None:
+        try:
+            self._client.run(check_device, device)
+        except ScoreShieldError:
+            raise
+        except Exception as error:
+            raise _explain(error) from None
+
+    def remove_keys(self, release: str) -> None:
+        self._remove_plugins(_name_plugins(release))
+
+    def _remove_plugins(self, prefix: str) -> None:
+        """Remove the plugins that are still there. The scheduler logs an error for a name that it does not know."""
+
+        def find_plugins(dask_scheduler: Any) -> list[str]:
+            return [name for name in dask_scheduler.worker_plugins if name.startswith(prefix)]
+
+        def remove() -> None:
+            for name in self._client.run_on_scheduler(find_plugins):
+                self._client.unregister_worker_plugin(name)
+
+        self._try(remove)
 
     def _check_workers(self) -> None:
         """Raise an error if a worker lacks this package, or has another version of it.
@@ -131,20 +161,32 @@ class DaskEngine(Engine):
 class _KeyPlugin(WorkerPlugin):
     """Puts the key of one release into the memory of each worker, also of those that join later."""
 
-    def __init__(self, release: str, secret: bytes) -> None:
-        self.name = f"scoreshield-key-{release}"
-        self._release, self._secret = release, secret
+    def __init__(self, handle: KeyHandle, secret: bytes) -> None:
+        self.name = _name_plugins(handle.release) + handle.driver
+        self._handle, self._secret = handle, secret
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
     def setup(self, worker: Any) -> None:
-        del worker
-        hold_secret(self._release, self._secret)
+        hold_secret(self._handle, self._secret, str(worker.id))
 
     def teardown(self, worker: Any) -> None:
-        del worker
-        drop_secret(self._release)
+        drop_secret(self._handle, str(worker.id))
+
+
+def _name_plugins(release: str) -> str:
+    """Return how the names of all plugins of a release begin: each driver has one."""
+    return f"scoreshield-key-{release}-"
+
+
+def _list_preloads() -> dict[str, Any]:
+    """List what each worker loads first, with its arguments: what the user's configuration of Dask names, and ours."""
+    modules, arguments = (config.get(f"distributed.worker.{name}") for name in ("preload", "preload-argv"))
+    modules = [modules] if isinstance(modules, str) else list(modules)
+    if not arguments or isinstance(arguments[0], str):  # the same for each
+        arguments = [list(arguments)] * len(modules)
+    return {"preload": [*modules, _WORKER_SETUP], "preload_argv": [*arguments, []]}
 
 
 def _start_cluster() -> Any:
@@ -159,6 +201,7 @@ def _start_cluster() -> Any:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False, "allowed_failures": _DEATHS},
             silence_logs=50,
+            **_list_preloads(),
         )
     except RuntimeError:
         raise InvalidInput(

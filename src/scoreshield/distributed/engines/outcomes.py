@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from scoreshield.distributed.blocks import BlockFacts, BlockTask
 from scoreshield.distributed.engines.base import Engine
-from scoreshield.distributed.keys import KeyHandle, open_key_folder, share_in_folder
+from scoreshield.distributed.key_folder import open_key_folder, share_in_folder
+from scoreshield.distributed.keys import KeyHandle
 from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
 #: A folder whose files Linux keeps in memory.

@@ -27,7 +27,7 @@ def describe_delta(address: str, version: str, column: str, ids: str) -> SourceF
     with explain_storage_errors(address, "read"):
         protocol = table.protocol()
         features = set(protocol.reader_features or ()) - _HARMLESS
-        files = [str(file) for file in table.file_uris()]
+        files = _list_files(table, address)
         if features == {"deletionVectors"} and not _has_deleted(table):
             features = set()
         mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
@@ -39,8 +39,18 @@ def describe_delta(address: str, version: str, column: str, ids: str) -> SourceF
         )
     if not files:
         raise InvalidInput("The collection holds no records.")
-    paths = sorted(file if is_remote(file) else str(Path(file.removeprefix("file://")).absolute()) for file in files)
-    return describe_paths("delta", address, paths, column, ids, str(table.version()))
+    return describe_paths("delta", address, sorted(files), column, ids, str(table.version()))
+
+
+def _list_files(table: Any, address: str) -> list[str]:
+    """List the addresses of the files. The package encodes the folder of the table as in a URL, and not their names."""
+    root, found = f"{str(table.table_uri).removeprefix('file://').rstrip('/')}/", []
+    for uri in map(str, table.file_uris()):
+        path = uri.removeprefix("file://")
+        if path.startswith(root):
+            path = f"{address.rstrip('/')}/{path.removeprefix(root)}"
+        found.append(path if is_remote(path) else str(Path(path).absolute()))
+    return found
 
 
 def _has_deleted(table: Any) -> bool:

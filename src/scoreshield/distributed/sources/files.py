@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,15 +30,21 @@ _ENDINGS = (".parquet", ".npy")
 _THREADS = 16
 
 
-def describe_files(address: str, column: str, ids: str = "") -> SourceFacts:
+def describe_files(address: str, column: str, ids: str = "", *, begun: SourceFacts | None = None) -> SourceFacts:
     """Describe one file, or the files of a folder in the order of their paths. Of vectors, only the first are read.
 
-    Names that begin with a dot or an underscore are left out, as other programs do.
+    Names that begin with a dot or an underscore are left out, as other programs do. Of a folder whose release was
+    begun, only the files of that release are described, so that it can go on after others were added.
     """
     if filesystems.is_remote(address):
-        return describe_paths("files", address.rstrip("/"), _list_remote(address), column, ids)
-    path = Path(address.removeprefix("file://")).absolute()
-    return describe_paths("files", str(path), _list_paths(path), column, ids)
+        place, paths = address.rstrip("/"), _list_remote(address)
+    else:
+        path = Path(address.removeprefix("file://")).absolute()
+        place, paths = str(path), _list_paths(path)
+    if begun is not None and (begun.kind, begun.address) == ("files", place):
+        known = {file.path for file in begun.files}
+        paths = [path for path in paths if path in known] or paths
+    return describe_paths("files", place, paths, column, ids)
 
 
 def describe_paths(
@@ -48,12 +55,19 @@ def describe_paths(
     Raises:
         InvalidInput: The files do not fit together, or have no such column.
     """
+    for path in paths:
+        filesystems.check_path_text(path)
     # A storage answers each request late, and several at once.
     threads = _THREADS if any(map(filesystems.is_remote, paths)) else 1
     with ThreadPoolExecutor(threads) as pool:
         described = list(pool.map(lambda path: _describe_file(path, column, ids), paths))
     kept = [one for one in described if one.facts.rows]
     dimension, dtype = agree([(one.dimension, one.dtype) for one in kept])
+    if len({one.columns for one in kept if one.columns}) > 1:
+        raise InvalidInput(
+            "The files of the collection hold their vectors in columns of other names, or in another order: write them "
+            "with the same columns."
+        )
     agree_ids([one.id_kind for one in kept])
     files = tuple(one.facts for one in kept)
     return SourceFacts(kind, address, column, version, files, dimension, dtype, ids)
@@ -65,6 +79,7 @@ class _DescribedFile(NamedTuple):
     facts: FileFacts
     dimension: int
     dtype: str
+    columns: tuple[str, ...]
     id_kind: str
 
 
@@ -75,7 +90,8 @@ def _describe_file(path: str, column: str, ids: str) -> _DescribedFile:
     if read_state(path) != (size, state):
         raise InvalidInput(f"{make_printable(path)} changed while it was read; nothing was charged.")
     dtype = "float64" if rows.dtype.itemsize == 8 else "float32"  # smaller types are converted part by part
-    return _DescribedFile(FileFacts(path, len(rows), size, state), int(rows.shape[1]), dtype, id_kind)
+    columns = rows.columns if isinstance(rows, _parquet.ParquetRows) else ()
+    return _DescribedFile(FileFacts(path, len(rows), size, state), int(rows.shape[1]), dtype, columns, id_kind)
 
 
 class FileRows(RowSource):
@@ -189,7 +205,11 @@ def _list_paths(path: Path) -> list[str]:
     found: list[Path] = []
     for folder, folders, names in os.walk(path, onerror=_stop_at_folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        found += [Path(folder, name) for name in names if not _is_hidden(name) and name.endswith(_ENDINGS)]
+        if any(Path(folder, name).is_symlink() for name in folders):  # other programs read it; two links could repeat
+            raise InvalidInput(
+                f"{make_printable(folder)} holds a link to a folder: put the files themselves there, or leave it out."
+            )
+        found += [Path(folder, name) for name in names if not _is_hidden(name) and name.lower().endswith(_ENDINGS)]
     if not found:
         raise InvalidInput(f"{make_printable(str(path))} holds no .parquet or .npy files.")
     return [str(inner) for inner in sorted(found)]
@@ -208,7 +228,7 @@ def _list_remote(address: str) -> list[str]:
     root = filesystems.open_filesystem(base)
     prefix = str(root[0].unstrip_protocol(root[1])).rstrip("/") + "/"
     inside = [name for name in found if not any(map(_is_hidden, name.removeprefix(prefix).split("/")))]
-    inside = [name for name in inside if name.endswith(".parquet")]
+    inside = [name for name in inside if name.lower().endswith(".parquet")]
     if not inside:
         raise InvalidInput(f"{make_printable(address)} holds no .parquet files.")
     return inside
@@ -221,11 +241,18 @@ def _is_hidden(name: str) -> bool:
 def _open(path: str, size: int, column: str, columns: int | None = None, is_lenient: bool = False) -> Any:
     """Open the vectors of one file. The length of the vectors is given once it is known."""
     where, name = make_printable(path), column or None
-    if path.endswith(".npy") and not filesystems.is_remote(path):
+    if path.lower().endswith(".npy") and not filesystems.is_remote(path):
         rows: Any = _files.read_array(path, name=name, mapped=True)
     else:
         rows = _parquet.open_parquet_stream(
-            where, open_file_stream(path), size, name, explain_errors, columns=columns, is_lenient=is_lenient
+            where,
+            open_file_stream(path),
+            size,
+            name,
+            explain_errors,
+            columns=columns,
+            is_lenient=is_lenient,
+            request_bytes=_parquet.STREAM_BYTES if filesystems.is_remote(path) else _parquet.FILE_BYTES,
         )
         rows.check_list_sizes()
     if len(rows.shape) != 2 or rows.dtype.kind != "f" or rows.dtype.itemsize > 8:
@@ -244,4 +271,6 @@ def read_state(path: str) -> tuple[int, str]:
         found = Path(path).stat()
     except OSError as error:
         raise FileError(f"Cannot read {make_printable(path)}: {error.strerror}.") from None
+    if not stat.S_ISREG(found.st_mode):  # reading from a pipe would wait
+        raise FileError(f"{make_printable(path)} is not a file.")
     return found.st_size, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"

@@ -29,7 +29,7 @@ class ParquetIds:
     """
 
     def __init__(self, path: str, column: str) -> None:
-        if path.endswith(".npy"):
+        if path.lower().endswith(".npy"):
             raise InvalidInput("A .npy file holds no ids; leave 'ids' out, or give Parquet files.")
         stream = open_file_stream(path)
         weakref.finalize(self, stream.close)
@@ -71,8 +71,12 @@ def list_ids(parts: Sequence[Any]) -> list[Any]:
     """Turn Arrow arrays of ids into a list.
 
     Raises:
-        InvalidInput: An id is missing.
+        InvalidInput: An id is missing, or is not text in UTF-8.
     """
     if any(part.null_count for part in parts):
         raise InvalidInput("The collection holds records without an id.")
-    return [one for part in parts for one in part.to_pylist()]
+    try:
+        return [one for part in parts for one in part.to_pylist()]
+    except UnicodeDecodeError:
+        pass
+    raise InvalidInput("The collection holds ids that are not valid UTF-8.")  # without the first error, which has one

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from scoreshield._rows import RowSource
-from scoreshield.distributed.filesystems import is_remote
+from scoreshield.distributed.filesystems import check_path_text, is_remote
 from scoreshield.distributed.sources.facts import Seal, SourceFacts
 from scoreshield.distributed.sources.files import FileIds, FileRows, describe_files
 from scoreshield.distributed.sources.ids import IdSource
@@ -27,17 +27,18 @@ def describe_source(
             ``@VERSION``. A folder whose name ends in .lance, or that holds ``_delta_log``, is such a table.
         column: The column of the vectors; empty for the only one.
         ids: The column of public ids; empty for none.
-        begun: The facts of a release that was begun. Its version of the same table is described again, so that it can
-            go on after the table got a later version.
+        begun: The facts of a release that was begun. Its version of the same table, or its files of the same folder,
+            are described again, so that it can go on after the table got a later version, or the folder more files.
 
     Raises:
         InvalidInput: The collection is empty, or its parts do not fit together.
         FileError: It cannot be read.
     """
     text = _name_table(str(address))
+    check_path_text(text)
     match = _TABLE.fullmatch(text)
     if match is None:
-        return describe_files(text, column, ids)
+        return describe_files(text, column, ids, begun=begun)
     kind, place, version = match[1], match[2], match[3] or ""
     if not is_remote(place) and kind != "iceberg":
         place = str(Path(place).absolute())

@@ -22,8 +22,10 @@ def open_file_stream(path: str) -> Any:
     """Open a file for reading: a path of this machine, or an address of fsspec."""
     if filesystems.is_remote(path):
         return filesystems.open_remote_stream(path)
+    pa, _ = _parquet.import_arrow(path)
     try:
-        return Path(path).open("rb")
+        with Path(path).open("rb"):  # its errors have plain texts
+            return pa.OSFile(path)  # Arrow reads it by itself, and needs no lock of Python for that
     except OSError as error:
         raise FileError(f"Cannot read {make_printable(path)}: {error.strerror}.") from None
 
