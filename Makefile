@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-engines lint docs packages extras audit mutate bench bench-quick clean lock locked wheel lowest pythons workflows sbom image
+.PHONY: demo test test-engines lint lint-code lint-types lint-names docs packages extras audit mutate bench bench-quick clean lock locked wheel lowest pythons workflows sbom image
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/scoreshield demo --output demo-output
@@ -18,11 +18,18 @@ ENGINES := .venv-engines
 test-engines: $(ENGINES)/.installed
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/distributed/test_spark.py tests/distributed/test_ray.py
 
-lint: $(VENV)/.installed-dev
+# In parts, for `make --jobs 2 lint`.
+lint: lint-code lint-types lint-names
+
+lint-code: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint-types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+lint-names: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/test_names.py tests/test_style.py
 
 # The documentation as a site, by MkDocs in site/ and by Zensical in site-zensical/, from one mkdocs.yml; a dead link or
@@ -128,8 +135,9 @@ $(VENV)/.installed-demo: $(BIN)/python pyproject.toml
 	$(PIP) install --editable '.[demo]'
 	@touch $@
 
+# Python compiles the modules that a test imports; compiling all of these packages takes longer than that.
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
-	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-compile --editable '.[dev]'
 	@touch $@
 
 $(VENV)/.installed-mutation: $(BIN)/python pyproject.toml

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 
 #: Two-sided Gaussian quantile whose false-alarm rate is 1e-7: one in ten million for each such comparison.
 STRICT = 5.33
@@ -48,3 +49,7 @@ def torch_sees_a_gpu() -> bool:
     except ImportError:
         return False
     return bool(torch.cuda.is_available())
+
+
+#: A parameter for tests of a device.
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch_sees_a_gpu(), reason="no GPU here"))

@@ -45,7 +45,7 @@ NOT_RUN = (
     ("docs/audit-battery.md", r"python (benchmarks/audit|-m audit_battery).*", "needs an hour, or other libraries"),
     ("docs/audit.md", r"scoreshield audit https://.*", "there is no such service; test_cli_audit.py has one"),
     ("docs/container.md", r"(make image|docker .*|SCORESHIELD_USER=.*)", "needs a container engine"),
-    ("docs/deployment.md", r"docker .*", "needs a container engine"),
+    ("docs/deployment.md", r"(docker|curl) .*", "needs a container engine"),
     ("docs/deployment.md", r"(echo|export|mkdir|openssl|umask) .*", "makes a password file beside compose.yaml"),
     ("docs/deployment.md", r"scoreshield ledger verify .*", "there is no such ledger; tests/cli/ verifies some"),
     ("docs/deployment.md", r"spend_all", "there is no such ledger; tests/service/test_outage.py runs these lines"),
@@ -56,6 +56,7 @@ NOT_RUN = (
     ("docs/mutation.md", r"(make mutate|python tools/mutate.py .*)", "needs mutmut and minutes or hours"),
     ("docs/results/*.md", r"scoreshield (bench|report results) .*", "needs the data sets and minutes"),
     ("docs/service.md", r"docker .*", "needs a container engine"),
+    ("docs/service.md", r"curl .*", "needs that server; tests/service/ sends such requests"),
     ("docs/service.md", r"scoreshield (serve|verify) .*", "runs until it is stopped; tests/service/ runs such"),
     (
         "docs/service.md",

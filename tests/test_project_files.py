@@ -482,6 +482,13 @@ def test_image_gets_few_files() -> None:
     assert {name for line in copied for name in line.split()} == allowed
 
 
+def test_folders_of_containers_are_ignored() -> None:
+    """The folders that hold private collections and the password of the database are not added to a commit."""
+    mounted = {f"/{name}/" for name in re.findall(r'volumes: \["\./(\w+):/data"\]', read("compose.yaml"))}
+    assert mounted == {"/data/", "/service/"}
+    assert mounted <= set(read(".gitignore").splitlines())
+
+
 def test_image_builds() -> None:
     """The image is built and prints its version, where a container engine is at hand."""
     engines = (name for name in ("docker", "podman") if shutil.which(name))

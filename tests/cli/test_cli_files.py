@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import _files, cli
+from scoreshield import _files
 from scoreshield.bench.experiments import table
 from scoreshield.bench.experiments.cells import COLUMNS
 
@@ -34,18 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(tmp_path / "near.npy", np.clip(rng.normal(0.6, 0.1, 500), -1, 1))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["scoreshield", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        said = capsys.readouterr()
-        return int(caught.value.code or 0), said.out, said.err
-
-    return call
 
 
 RELEASES = {

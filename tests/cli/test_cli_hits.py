@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import cli
 
 ROWS = np.eye(12)
 #: Coins are so unfair that nothing is left to chance: errors have a probability of e^-40.
@@ -31,18 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ss.Ledger.create(f"sqlite:///{tmp_path / 'ledger.db'}", epsilon=200, delta=0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["scoreshield", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        said = capsys.readouterr()
-        return int(caught.value.code or 0), said.out, said.err
-
-    return call
 
 
 def read_ids(outcome: tuple[int, str, str]) -> list[list[Any]]:

@@ -115,6 +115,16 @@ def test_list_control_characters(
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
+def test_verify_counts_in_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    book = Ledger.create(URL, epsilon=10.0, delta=0.0)
+    assert run("verify", URL, monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == f"There is no entry yet; head {book.head()}.\n"
+    book.spend(pure(2.0))
+    assert run("verify", URL, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert said == f"The one entry is as it was written, and within the limit; head {book.head()}.\n"
+
+
 def test_verify(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The verify command checks the chain and the head."""
     head = ledger.head()

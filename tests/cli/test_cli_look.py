@@ -18,25 +18,12 @@ import numpy as np
 import pytest
 
 import scoreshield as ss
-from scoreshield import cli
 from scoreshield.cli import doctor
 from scoreshield.report.certificate import save_with_certificate
 from scoreshield.stores import ArrayStore
 
 URL = "sqlite:///ledger.db"
 GOLDEN = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["scoreshield", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(stopped.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture
@@ -219,7 +206,7 @@ def test_verify_passes(folder: Path, run: Any) -> None:
     assert "passed       ledger       entry 1 charges 'letters' for this promise" in out
     assert "only a service signs" in out
     code, out, _ = run("verify", "ledger.db")
-    assert (code, "passed       chain        1 entries" in out) == (0, True)
+    assert (code, "passed       chain        there is one entry" in out) == (0, True)
 
 
 def change_text(path: str, old: str, new: str) -> None:

@@ -285,14 +285,14 @@ CHANGES = [
     (["--overlap", "20"], "overlap"),
     (["--limit", "2"], "limit"),
     (["--embedder", "hashing:128"], "embedder"),
-    (["--paper-rule"], "paper_rule"),
-    (["--research-seed", "1"], "research_seed"),
+    (["--paper-rule"], "--paper-rule"),
+    (["--research-seed", "1"], "--research-seed"),
     (["--corpus", "other.jsonl"], "corpus"),
     (["--questions", "fewer.jsonl"], "questions"),
     (["--generator", "other"], "generator"),
     (["--judge", "other"], "judge"),
     (["--conditions", "none"], "conditions"),
-    (["--max-tokens", "9"], "max_tokens"),
+    (["--max-tokens", "9"], "--max-tokens"),
 ]
 
 
@@ -748,7 +748,7 @@ def test_server_not_know_left_out(server: ChatServer, run: Any) -> None:
     command = [*BASE, *NEARLY_CLEAN, *models(server), "--conditions", "none"]
     assert run(*command, "--leave-out", "seed,max_tokens")[0] == 0
     assert {frozenset(r.body) for r in server.requests} == {frozenset({"model", "messages", "temperature"})}
-    check_rejected(run(*command), "other settings (leave_out)")
+    check_rejected(run(*command), "other settings (--leave-out)")
     check_rejected(run(*command, "--leave-out", "messages"), "--leave-out must be some of temperature,max_tokens,seed")
 
 

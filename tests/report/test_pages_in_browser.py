@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from browser_scripts import CONTRAST
+from browser_support import Visit, needs_chromium, open_browser
 
 import scoreshield as ss
 from scoreshield.report import plan_page, save_certificate_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
+pytest.importorskip("playwright.sync_api", reason="the browser test needs the Python package playwright")
+pytestmark = needs_chromium
 
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 RNG = np.random.default_rng(5)
 IMPOSTOR, GENUINE = np.clip(RNG.normal(0.03, 0.1, 3000), -1, 1), np.clip(RNG.normal(0.55, 0.14, 1500), -1, 1)
 MATCH = {"target_fmr": 1e-2, "delta": 1e-6, "source": "public"}
@@ -93,30 +83,15 @@ def rankings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[ss.pla
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as engine:
-        opened = engine.chromium.launch(executable_path=CHROMIUM, headless=True, args=QUIET)
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
-class Visit:
-    """One page at one width in one scheme, and everything that it asked for or complained about."""
-
-    def __init__(self, browser: Any, path: Path, width: int, scheme: str) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
-        self.page = self.context.new_page()
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.goto(path.as_uri())
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
+def visit_page(browser: Any, path: Path, width: int, scheme: str) -> Visit:
+    """Open the page of a file."""
+    visit = Visit(browser, width, scheme)
+    visit.page.goto(path.as_uri())
+    return visit
 
 
 def squeezed(text: str) -> str:
@@ -134,7 +109,7 @@ def test_it_reads_well(
     name: str, width: int, scheme: str, browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]
 ) -> None:
     plan, path = files[name]
-    with Visit(browser, path, width, scheme) as visit:
+    with visit_page(browser, path, width, scheme) as visit:
         assert sorted(sentences(visit.page.inner_text(".says"))) == sorted(sentences(plan.answer))
         assert visit.page.locator(".says").is_visible()
         charts = visit.page.locator("svg.chart")
@@ -164,7 +139,7 @@ def test_a_ranking_reads_well(
     name: str, width: int, scheme: str, browser: Any, rankings: dict[str, tuple[ss.plan.Choice, Path]]
 ) -> None:
     choice, path = rankings[name]
-    with Visit(browser, path, width, scheme) as visit:
+    with visit_page(browser, path, width, scheme) as visit:
         assert choice.chosen.mechanism in squeezed(visit.page.inner_text(".says"))
         assert visit.page.inner_text(".call code") == choice.chosen.call
         assert visit.page.locator("svg.chart").count() == 1
@@ -181,14 +156,14 @@ def test_a_ranking_reads_well(
 def test_light_and_dark_differ(browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
     colours = []
     for scheme in ("light", "dark"):
-        with Visit(browser, files["missed"][1], 1280, scheme) as visit:
+        with visit_page(browser, files["missed"][1], 1280, scheme) as visit:
             colours.append(visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert colours[0] != colours[1]
 
 
 def test_wide_screens_set_charts_side_by_side(browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
     for width, columns in ((1280, 2), (390, 1)):
-        with Visit(browser, files["missed"][1], width, "light") as visit:
+        with visit_page(browser, files["missed"][1], width, "light") as visit:
             figures = visit.page.locator(".pictures figure")
             lefts = {round(figures.nth(place).bounding_box()["x"]) for place in range(figures.count())}
             assert len(lefts) == columns
@@ -197,7 +172,7 @@ def test_wide_screens_set_charts_side_by_side(browser: Any, files: dict[str, tup
 @pytest.mark.parametrize("name", PLANS)
 def test_it_prints_on_white(name: str, browser: Any, files: dict[str, tuple[ss.plan.Plan, Path]]) -> None:
     # A4 less its margins is 695 pixels wide.
-    with Visit(browser, files[name][1], 695, "dark") as visit:
+    with visit_page(browser, files[name][1], 695, "dark") as visit:
         printed = visit.page.pdf(prefer_css_page_size=True)
         assert printed.startswith(b"%PDF")
         assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 7
@@ -225,7 +200,7 @@ def test_a_certificate_reads_well(
 ) -> None:
     """The verdict is seen at once, nothing is cut off or hard to read, and nothing is fetched."""
     release, path = certificates[name]
-    with Visit(browser, path, width, scheme) as visit:
+    with visit_page(browser, path, width, scheme) as visit:
         assert release.guarantee.verdict.capitalize() in visit.page.inner_text(".status")
         assert visit.page.locator("svg.chart").count() == 1
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
@@ -238,7 +213,7 @@ def test_a_certificate_reads_well(
 @pytest.mark.parametrize("name", CERTIFICATES)
 def test_a_certificate_prints(name: str, browser: Any, certificates: dict[str, tuple[ss.Release, Path]]) -> None:
     """It becomes a PDF of two or three pages, on white, with nothing cut off."""
-    with Visit(browser, certificates[name][1], 695, "dark") as visit:
+    with visit_page(browser, certificates[name][1], 695, "dark") as visit:
         printed = visit.page.pdf(prefer_css_page_size=True)
         assert printed.startswith(b"%PDF")
         assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 3

@@ -17,7 +17,12 @@ from scoreshield.cli.options import ChargeOptions, IdentityOptions, OutputOption
 from scoreshield.cli.output import say
 from scoreshield.report.certificate import describe_verdict
 
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+([^/@]*)")
+#: Addresses of these schemes hold a path, which may be absolute.
+_PATH_SCHEMES = {"file", "lance", "delta", "iceberg"}
+#: What an interrupt leaves, with a ledger and without one.
+_INTERRUPTED = "scoreshield: Give the same command again: the release goes on, and nothing is charged twice."
+_LOST = "scoreshield: Without --ledger this release cannot go on: name a new folder."
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,11 @@ class ClusterOptions:
         typer.Option("--unchecked", help="With --engine: do not read all rows before the charge to check them."),
     ] = False
 
-    def check(self, identities: IdentityOptions, **others: bool) -> None:
+    def check(self, source: Path, identities: IdentityOptions, **others: bool) -> None:
         """Check the options before anything is charged.
 
         Args:
+            source: The collection. Without an engine it is one file.
             identities: Who is protected: on a cluster, single records.
             others: Whether an option was given that a cluster does not take, by its name.
         """
@@ -66,7 +72,15 @@ class ClusterOptions:
                     "--scheduler, --key-folder, --keep-best, --id-column, --block-rows and --unchecked need --engine, "
                     "which says what runs."
                 )
+            address = restore_address(source)
+            if source.is_dir() or "://" in address:
+                raise ss.InvalidInput(
+                    f"{make_printable(address)} is a folder, a table or an address: give --engine, such "
+                    "as --engine local, or name one file."
+                )
             return
+        if self.keep_best is not None and self.keep_best < 1:
+            raise ss.InvalidInput(f"--keep-best must be a whole number, at least 1. Got {self.keep_best} instead.")
         named = {"labels": identities.labels is not None, "centroids": identities.centroids, **others}
         for name, is_given in named.items():
             if is_given:
@@ -89,22 +103,26 @@ class ClusterOptions:
             raise ss.InvalidInput("--html and --force cannot be used with --engine: name a new folder.")
         if charge.ledger is None and (charge.who or charge.why or charge.dataset):
             raise ss.InvalidInput("--dataset, --who and --why need --ledger with --engine.")
-        with progress_bar(options.as_json) as show:
-            release = make(
-                restore_address(source),
-                *arguments,
-                to=restore_address(output),
-                column=array or "",
-                engine=self.engine,
-                scheduler=self.scheduler,
-                key_folder=self.key_folder,
-                block_rows=self.block_rows,
-                check_rows=not self.unchecked,
-                ledger=charge.open_account(),
-                seed=charge.seed,
-                progress=None if show is None else lambda _, done, total: show(done, total),
-                **named,
-            )
+        try:
+            with progress_bar(options.as_json) as show:
+                release = make(
+                    restore_address(source),
+                    *arguments,
+                    to=restore_address(output),
+                    column=array or "",
+                    engine=self.engine,
+                    scheduler=self.scheduler,
+                    key_folder=self.key_folder,
+                    block_rows=self.block_rows,
+                    check_rows=not self.unchecked,
+                    ledger=charge.open_account(),
+                    seed=charge.seed,
+                    progress=None if show is None else lambda _, done, total: show(done, total),
+                    **named,
+                )
+        except KeyboardInterrupt:
+            typer.echo(_INTERRUPTED if charge.ledger is not None else _LOST, err=True)
+            raise
         facts = describe(release)
         if options.as_json:
             typer.echo(json.dumps({"folder": release.address, **facts, **describe_verdict(release.guarantee)}))
@@ -116,7 +134,14 @@ class ClusterOptions:
 
 
 def restore_address(path: Path) -> str:
-    """Return the text of a path or an address. A path object has lost one slash of ``s3://``."""
+    """Return the text of a path or an address. A path object keeps one slash of ``s3://`` and of ``delta:///``.
+
+    So a path in an address is absolute if it begins with a name in the root folder that the current folder does not
+    have.
+    """
     text = str(path)
     found = _ADDRESS.match(text)
-    return text if found is None else f"{found[1]}://{text[found.end() :]}"
+    if found is None:
+        return text
+    is_absolute = found[1] in _PATH_SCHEMES and Path("/", found[2]).exists() and not Path(found[2] or ".").exists()
+    return f"{found[1]}://{'/' * is_absolute}{text[found.start(2) :]}"

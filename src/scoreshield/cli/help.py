@@ -21,6 +21,8 @@ from scoreshield.errors import InvalidArrayFile, InvalidInput, InvalidParameter,
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 _ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)='(?P<value>[\w-]+)'")
+#: A parameter that a sentence names in brackets: ``name a folder (key_folder)``.
+_BRACKETS = re.compile(r"\((?P<name>[a-z]+_[a-z_]+)\)")
 _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 #: Options that have another name than the parameter that they set, such as one that is given once per value.
 _OTHER_NAMES = {
@@ -152,6 +154,7 @@ def name_option(error: InvalidInput, params: list[Any], values: Mapping[str, Any
             text = text.replace(f"'{error.parameter}'", option)
         else:
             text = f"{option[:1].upper()}{option[1:]} {error.problem}"
+    text = _BRACKETS.sub(lambda found: f"({find_option(params, found['name']) or found['name']})", text)
     return _ARGUMENT.sub(lambda found: _name_argument(found, params), text)
 
 

@@ -104,12 +104,12 @@ def abandon_command(
     folder: Annotated[str, typer.Argument(help="The folder of the release; it need not exist anymore.")],
     as_json: Json = False,
 ) -> None:
-    """Destroy the key of a charged cluster release that cannot go on. Its charge stays."""
+    """Destroy the key of a cluster release that cannot go on. A charge stays."""
     from scoreshield.distributed.driver import abandon_release
 
     destroyed = abandon_release(folder, ledger=Ledger.open(url))
     facts = {"folder": folder, "keys_destroyed": destroyed}
-    say(json.dumps(facts) if as_json else f"The release in {_escape_controls(folder)} is abandoned; its charge stays.")
+    say(json.dumps(facts) if as_json else f"The release in {_escape_controls(folder)} is abandoned; a charge stays.")
 
 
 def _read_price(entry: Entry) -> tuple[str, str, str]:

@@ -84,6 +84,7 @@ def release_scores_command(
 ) -> None:
     """Release the similarity of a public query with every record."""
     cluster.check(
+        embeddings,
         identities,
         tail=windows.tail is not None,
         best=windows.best is not None,
@@ -223,7 +224,9 @@ def release_gram_command(
     denoise: Annotated[
         Denoiser, typer.Option(help="What is made of the noisy matrix; sure picks by estimated risk.")
     ] = "projection",
-    device: Annotated[str, typer.Option(help="Where the projection runs: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda: where the projection runs, or the workers multiply.")
+    ] = "cpu",
     max_iterations: Annotated[int | None, typer.Option(help="Stop the projection after this number of steps.")] = None,
     charge: ChargeOptions,
     unsafe_reproduce_paper: Unsafe = False,
@@ -232,12 +235,12 @@ def release_gram_command(
 ) -> None:
     """Release all pairwise similarities."""
     cluster.check(
+        embeddings,
         identities,
         mechanism=mechanism != "gaussian",
         gram_radius=gram_radius is not None,
         projection=projection != "exact",
         denoise=denoise != "projection",
-        device=device != "cpu",
         max_iterations=max_iterations is not None,
         unsafe_reproduce_paper=unsafe_reproduce_paper,
     )
@@ -255,6 +258,7 @@ def release_gram_command(
             delta=delta,
             calibration=calibration,
             score_range=score_range,
+            device=device,
         )
         return
     check_output(output, options.force, embeddings, identities.labels, ledger=charge.ledger, has_page=options.html)
@@ -321,6 +325,7 @@ def release_matches_command(
 ) -> None:
     """Release which records pass a public threshold, by randomised response."""
     cluster.check(
+        embeddings,
         identities,
         require_recall=worth.require_recall is not None,
         public_scores=worth.public_scores is not None,
@@ -442,6 +447,7 @@ def release_batch_command(
 ) -> None:
     """Release which records answer each query of a batch, for one epsilon."""
     cluster.check(
+        embeddings,
         identities,
         require_recall=worth.require_recall is not None,
     )
@@ -526,7 +532,7 @@ def release_histogram_command(
     options: OutputOptions,
 ) -> None:
     """Release how many scores lie in each bin, and the operating point they give."""
-    cluster.check(identities)
+    cluster.check(embeddings, identities)
     if target_fmr is not None and not 0 < target_fmr < 1:
         raise ss.InvalidInput(f"--target-fmr must lie strictly between 0 and 1. Got {target_fmr:g}.")
     if cluster.engine is not None:
@@ -612,6 +618,7 @@ def release_index_command(
     """Release vectors that answer every later query."""
     center_file = None if center in CENTERS else Path(center)
     cluster.check(
+        embeddings,
         identities,
         center_share=center_share is not None,
         codebook=codebook is not None,

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scoreshield.cli.help import CommandApp
-from scoreshield.cli.options import Json
+from scoreshield.cli.options import Json, expand_groups
 from scoreshield.cli.output import say_line
 from scoreshield.errors import InvalidInput
 
@@ -35,9 +36,6 @@ _DATABASE = "sqlite:///scoreshield-service.db"
 
 #: Options that a policy file does not replace.
 _BESIDE_CONFIG = ("config", "check", "dry_run", "audit", "dummy")
-_NAME = re.compile("[a-z0-9][a-z0-9_-]{0,39}")
-#: The most epsilon of a budget, as in a policy file.
-_MOST_EPSILON = 1000.0
 
 app = CommandApp(
     help="Serve private collections over HTTP, within a budget that cannot be overdrawn.",
@@ -54,8 +52,61 @@ Config = Annotated[Path | None, typer.Option("--config", help="The policy file."
 Database = Annotated[str, typer.Option("--database", help="Without --config: the database of the service.")]
 
 
+@dataclass(frozen=True)
+class SimpleOptions:
+    """What is served without a policy file, and where."""
+
+    collection: Annotated[
+        list[str] | None, typer.Option("--collection", help="NAME=FILE of a private collection, without a policy file.")
+    ] = None
+    epsilon: Annotated[float | None, typer.Option(help="The epsilon of one query.")] = None
+    delta: Annotated[float, typer.Option(help="The delta of one query, for Gaussian noise.")] = 0.0
+    budget: Annotated[float | None, typer.Option(help="The most epsilon that may ever be spent per collection.")] = None
+    budget_delta: Annotated[float, typer.Option(help="The delta that the budget is counted at.")] = 0.0
+    mechanism: Annotated[str, typer.Option(help="auto, anchored, staircase, laplace, gaussian or optimal.")] = "auto"
+    ids: Annotated[str | None, typer.Option(help="The column or array of public ids.")] = None
+    field: Annotated[
+        list[str] | None, typer.Option(help="A public column or array, shown and filterable. May be repeated.")
+    ] = None
+    text: Annotated[str | None, typer.Option(help="The public field that holds the text of a record.")] = None
+    embedder: Annotated[
+        str | None, typer.Option(help="Makes vectors of text queries: 'hashing', or MODULE:FUNCTION.")
+    ] = None
+    dummy: Annotated[
+        bool, typer.Option("--dummy", help="Serve synthetic records of the same shape, with a throw-away budget.")
+    ] = False
+    records: Annotated[int | None, typer.Option(help="With --dummy: the number of synthetic records.")] = None
+    dimension: Annotated[int | None, typer.Option(help="With --dummy: the dimension of synthetic records.")] = None
+    address: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8741
+    folder: Annotated[Path, typer.Option(help="Where the database and the installation key are kept.")] = Path()
+
+    def make_policy(self) -> Policy:
+        """Make the policy that the options mean."""
+        from scoreshield.service.policy import check_policy, place_files
+
+        search = {"mechanism": self.mechanism, "epsilon": self.epsilon, "delta": self.delta}
+        budget = {"epsilon": self.budget, "delta": self.budget_delta}
+        facts: dict[str, Any] = {
+            "ids": self.ids,
+            "fields": self.field or [],
+            "text": self.text,
+            "embedder": self.embedder,
+        }
+        collections = self.collection or []
+        if self.dummy:  # it needs no file
+            search["epsilon"], budget["epsilon"] = self.epsilon or _DUMMY_EPSILON, self.budget or _DUMMY_BUDGET
+            facts |= {"records": self.records, "dimension": self.dimension}
+            collections = collections or ["docs"]
+        content = _write_policy(collections, search, budget, facts)
+        content["installation"] = {"address": self.address, "port": self.port}
+        return _read_files_from_here(place_files(check_policy(content), self.folder), self.collection or [])
+
+
 @app.callback()
+@expand_groups
 def serve_command(
+    *,
     context: typer.Context,
     config: Config = None,
     check: Annotated[bool, typer.Option("--check", help="Check the policy and stop.")] = False,
@@ -68,76 +119,38 @@ def serve_command(
             "--audit", help="Serve the mechanisms without records, for an audit: each request brings its collection."
         ),
     ] = False,
-    collection: Annotated[
-        list[str] | None, typer.Option("--collection", help="NAME=FILE of a private collection, without a policy file.")
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The epsilon of one query.")] = None,
-    delta: Annotated[float, typer.Option(help="The delta of one query, for Gaussian noise.")] = 0.0,
-    budget: Annotated[
-        float | None, typer.Option(help="The most epsilon that may ever be spent per collection.")
-    ] = None,
-    budget_delta: Annotated[float, typer.Option(help="The delta that the budget is counted at.")] = 0.0,
-    mechanism: Annotated[str, typer.Option(help="auto, anchored, staircase, laplace, gaussian or optimal.")] = "auto",
-    ids: Annotated[str | None, typer.Option(help="The column or array of public ids.")] = None,
-    field: Annotated[
-        list[str] | None, typer.Option(help="A public column or array, shown and filterable. May be repeated.")
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="The public field that holds the text of a record.")] = None,
-    embedder: Annotated[
-        str | None, typer.Option(help="Makes vectors of text queries: 'hashing', or MODULE:FUNCTION.")
-    ] = None,
-    dummy: Annotated[
-        bool, typer.Option("--dummy", help="Serve synthetic records of the same shape, with a throw-away budget.")
-    ] = False,
-    records: Annotated[int | None, typer.Option(help="With --dummy: the number of synthetic records.")] = None,
-    dimension: Annotated[int | None, typer.Option(help="With --dummy: the dimension of synthetic records.")] = None,
-    address: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8741,
-    folder: Annotated[Path, typer.Option(help="Where the database and the installation key are kept.")] = Path(),
+    options: SimpleOptions,
 ) -> None:
     """Serve private collections over HTTP, within a budget that cannot be overdrawn."""
     if context.invoked_subcommand is not None:
         return
     with _explain_missing_extra():
-        from scoreshield.service.policy import check_policy, place_files, read_policy
+        from scoreshield.service.policy import find_open_secrets, read_policy
 
-        if (records is not None or dimension is not None) and not dummy:
+        if (options.records is not None or options.dimension is not None) and not options.dummy:
             raise InvalidInput("--records and --dimension are for --dummy: a real collection has its own.")
-
-        def read() -> Policy:
-            if config is not None:
-                return read_policy(config)
-            chosen = {"mechanism": mechanism, "epsilon": epsilon, "delta": delta}
-            limit = {"epsilon": budget, "delta": budget_delta}
-            if dummy:
-                chosen["epsilon"], limit["epsilon"] = epsilon or _DUMMY_EPSILON, budget or _DUMMY_BUDGET
-            facts: dict[str, Any] = {"ids": ids, "fields": field or [], "text": text, "embedder": embedder}
-            if dummy:
-                facts |= {"records": records, "dimension": dimension}
-            content = _write_policy(_list_collections(collection, dummy), chosen, limit, facts)
-            content["installation"] = {"address": address, "port": port}
-            made = place_files(check_policy(content), folder)
-            return _read_files_from_here(made, collection or [])
-
-        if config is not None and collection:
+        if config is not None and options.collection:
             raise InvalidInput("--config and --collection exclude each other: the policy file names collections.")
         if config is not None:
             _reject_settings(context)
-        with tempfile.TemporaryDirectory(prefix="scoreshield-dummy-") if dummy else nullcontext("") as place:
+        with tempfile.TemporaryDirectory(prefix="scoreshield-dummy-") if options.dummy else nullcontext("") as place:
 
             def read_served() -> Policy:
                 from scoreshield.service.dummy import make_dummy_policy
 
-                return make_dummy_policy(read(), Path(place)) if dummy else read()
+                read = options.make_policy() if config is None else read_policy(config)
+                return make_dummy_policy(read, Path(place)) if options.dummy else read
 
             policy = read_served()
+            for sentence in find_open_secrets(policy, config):
+                typer.echo(f"WARNING: {sentence}", err=True)
             if check or dry_run:
                 _show_policy(policy, is_described=dry_run)
                 return
             if audit:
                 _serve_audit(policy)
                 return
-            _serve(policy, read_served, is_simple=config is None, is_dummy=dummy)
+            _serve(policy, read_served, is_simple=config is None, is_dummy=options.dummy)
 
 
 def _reject_settings(context: typer.Context) -> None:
@@ -152,23 +165,20 @@ def _reject_settings(context: typer.Context) -> None:
         raise InvalidInput(f"{' and '.join(given)} {verb} of the policy file, so --config takes no such option.")
 
 
-def _list_collections(collections: list[str] | None, is_dummy: bool) -> list[str]:
-    """List the collections of the one command. A dummy needs no file."""
-    return collections or (["docs"] if is_dummy else [])
-
-
 def _write_policy(
     collections: list[str], search: dict[str, Any], budget: dict[str, Any], facts: dict[str, Any]
 ) -> dict[str, Any]:
     """Write the policy that the options of the one command mean: one caller and one person, who may do everything."""
+    from scoreshield.service.policy import MOST_EPSILON, NAME_PATTERN
+
     if not collections:
         raise InvalidInput("Give --config FILE, or --collection NAME=FILE with --epsilon and --budget.")
     if search["epsilon"] is None or budget["epsilon"] is None:
         raise InvalidInput("--collection needs --epsilon, of one query, and --budget, of all queries together.")
     for option, value in (("--epsilon", search["epsilon"]), ("--budget", budget["epsilon"])):
-        if not 0 < value <= _MOST_EPSILON:
+        if not 0 < value <= MOST_EPSILON:
             raise InvalidInput(
-                f"{option} must be above 0 and at most {_MOST_EPSILON:,.0f}. A larger epsilon limits no attacker in "
+                f"{option} must be above 0 and at most {MOST_EPSILON:,.0f}. A larger epsilon limits no attacker in "
                 "practice, so the service does not state it as a promise."
             )
     if search["mechanism"] == "gaussian" and not search["delta"]:
@@ -181,7 +191,7 @@ def _write_policy(
         name, equals, file = text.partition("=")
         if (not equals or not file) and "records" not in facts:
             raise InvalidInput(f"--collection must be NAME=FILE. Got {text[:80]!r} instead.")
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(NAME_PATTERN, name):
             raise InvalidInput(
                 f"The name of a collection has small letters, digits, - and _, at most 40, and begins with a letter or "
                 f"a digit. Got {name[:80]!r} instead."
@@ -262,11 +272,12 @@ def _serve(policy: Policy, read: Callable[[], Policy], *, is_simple: bool, is_du
             say_line(f"  export SCORESHIELD_KEY={text}")
         curl = '  curl -H "Authorization: Bearer $SCORESHIELD_KEY"'
         say_line(f"{curl} {address}/v1/collections/{served.name}/budget")
+        body = f"{curl} -H 'Content-Type: application/json' -d"
         say_line(f"A search, with {served.data.dimension} numbers for the dots:")
-        say_line(
-            f"{curl} -H 'Content-Type: application/json' "
-            f"-d '{{\"query\": [...]}}' {address}/v1/collections/{served.name}/search"
-        )
+        say_line(f"{body} '{{\"query\": [...]}}' {address}/v1/collections/{served.name}/search")
+        if served.policy.embedder is not None:
+            say_line("The same for a text:")
+            say_line(f'{body} \'{{"query": "..."}}\' {address}/v1/vector_stores/{served.name}/search')
         say_line(f"Public key of the signatures: {service.key.signer.public}")
 
     run_server(service, announce, read)
@@ -327,11 +338,12 @@ def list_keys_command(config: Config = None, database: Database = _DATABASE, as_
     if as_json:
         typer.echo(json.dumps([key.describe() for key in found]))
         return
+    if not found:
+        say_line("There is no key yet; 'scoreshield serve keys create' makes one.")
     for key in found:
         facts = key.describe()
-        say_line(
-            f"{key.prefix}  {key.caller}  {facts['state']}  created {facts['created']}  expires {facts['expires']}"
-        )
+        end = facts["expires"] or "never"
+        say_line(f"{key.prefix}  {key.caller}  {facts['state']}  created {facts['created']}  expires {end}")
 
 
 @keys_app.command("rotate", epilog="scoreshield serve keys rotate 1a2b3c4d --overlap-hours 24")
@@ -396,8 +408,11 @@ def create_person_command(
 def list_people_command(config: Config = None, database: Database = _DATABASE) -> None:
     """List the people: name, role, collections and state."""
     with _open_people(config, database) as people:
-        for one in people.list_people():
-            say_line(_describe_person(one))
+        found = people.list_people()
+    if not found:
+        say_line("There is no person yet; 'scoreshield serve people create NAME' adds one.")
+    for one in found:
+        say_line(_describe_person(one))
 
 
 @people_app.command("set-password", epilog="scoreshield serve people set-password ada --config policy.yaml")
@@ -444,6 +459,8 @@ def _open_keys(
         from scoreshield.service.policy import ROLE_ACTIONS, read_policy
 
         policy = None if config is None else read_policy(config)
+        if policy is None and caller not in (None, _ADMIN):
+            raise InvalidInput("Without --config there is only the caller admin: give the policy file of the caller.")
         if policy is not None:
             database = policy.installation.database
             if caller is not None and caller not in policy.callers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -186,7 +186,7 @@ def _check_file(
     elif found.kind == "certificate" and found.guarantee is not None:
         yield _check_lone_record(given, found.content, found.guarantee)
     elif found.kind == "release in parts":
-        yield _check_parts(found.content)
+        yield from _check_folder(found.content, url)
     elif found.kind == "ids":
         yield _check_lone_ids(given)
     elif found.kind == "ledger":
@@ -204,13 +204,34 @@ def _check_file(
     yield FileCheck("signature", "not checked", _NO_SIGNATURE)
 
 
-def _check_parts(release: DistributedRelease) -> FileCheck:
-    """Check that every part is the one that the last file names."""
+def _check_folder(release: DistributedRelease, url: str | None) -> Iterator[FileCheck]:
+    """Check that the files of a release in parts fit together, and that they are those that were charged."""
+    yield _attempt("parts", release.check_parts, f"all {len(release):,} parts have their checksums")
+    if release.manifest.version == ss.__version__:
+        yield _attempt("txt", release.check_certificate, "certificate.txt is that of the release")
+    else:
+        author = f"version {release.manifest.version} of scoreshield"
+        yield FileCheck("txt", "not checked", f"{author} wrote certificate.txt")
+    if url is not None and release.guarantee.provenance is not None:
+        ledger = ss.Ledger.open(url)
+        try:
+            is_fixed = release.check_charge(ledger)
+        except ss.InvalidInput as error:
+            yield FileCheck("files", "failed", str(error))
+        else:
+            detail = "are those that the ledger was charged for" if is_fixed else (
+                "have the manifest that the ledger was charged for; an earlier version noted no more"
+            )  # fmt: skip
+            yield FileCheck("files", "passed", f"the files {detail}")
+
+
+def _attempt(name: str, check: Callable[[], None], detail: str) -> FileCheck:
+    """Run a check that raises an error if it fails."""
     try:
-        release.check_parts()
+        check()
     except ss.InvalidInput as error:
-        return FileCheck("parts", "failed", str(error))
-    return FileCheck("parts", "passed", f"all {len(release):,} parts have their checksums")
+        return FileCheck(name, "failed", str(error))
+    return FileCheck(name, "passed", detail)
 
 
 def _find_release(path: Path) -> Path | None:
@@ -386,8 +407,8 @@ def _check_export(data: dict[str, Any]) -> FileCheck:
     head, fault = verify_export(data)
     if fault is not None:
         return FileCheck("chain", "failed", fault)
-    number = head.partition(":")[0]
-    detail = f"{number} entries follow one another; head {head}; only the ledger shows whether later ones are missing"
+    counted = _count_entries(int(head.partition(":")[0]))
+    detail = f"{counted}; head {head}; only the ledger shows whether later ones are missing"
     return FileCheck("chain", "passed", detail)
 
 
@@ -395,9 +416,11 @@ def _check_chain(ledger: ss.Ledger, head: str | None = None) -> FileCheck:
     verification = ledger.verify(head=head)
     if not verification:
         return FileCheck("chain", "failed", verification.reason)
-    return FileCheck(
-        "chain", "passed", f"{verification.entries:,} entries follow one another; head {verification.head}"
-    )
+    return FileCheck("chain", "passed", f"{_count_entries(verification.entries)}; head {verification.head}")
+
+
+def _count_entries(number: int) -> str:
+    return "there is one entry" if number == 1 else f"{number:,} entries follow one another"
 
 
 def _check_entry(found: FileDescription, url: str | None, dataset: str | None) -> FileCheck:

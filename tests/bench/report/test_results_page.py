@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
-import shutil
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_support import needs_chromium, open_browser
 from html_document import Document
 from matplotlib.figure import Figure
 
@@ -31,7 +31,6 @@ from scoreshield.bench.report.results_page import (
 from scoreshield.report.plots import save_picture
 
 EVIL = "<script>alert('x')</script><img onerror=\"y\">&lt;"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Page(Document):
@@ -399,16 +398,15 @@ def test_colours(page: ResultsPage) -> None:
     assert not re.search(r"--[\w-]+:", own), "colours have one place, colours.css"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="the browser test needs a Chromium on the path")
+@needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_browser_nothing_fetched_nothing(page: ResultsPage, tmp_path: Path, scheme: str) -> None:
     """In a browser nothing is fetched and nothing sticks out."""
-    playwright = pytest.importorskip("playwright.sync_api")
+    pytest.importorskip("playwright.sync_api")
     path = tmp_path / "page.html"
     path.write_text(render_html(page), "utf-8")
     asked: list[str] = []
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with open_browser() as browser:
         for width in (390, 768, 1200, 1440):
             visit = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme).new_page()
             visit.on("request", lambda request: asked.append(request.url))
@@ -421,7 +419,6 @@ def test_browser_nothing_fetched_nothing(page: ResultsPage, tmp_path: Path, sche
         visit.set_viewport_size({"width": 695, "height": 900})
         assert visit.evaluate("document.documentElement.scrollWidth") <= 695
         assert visit.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        browser.close()
     assert {url for url in asked if not url.startswith("data:")} == {path.as_uri()}
 
 
