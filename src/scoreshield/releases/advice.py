@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeGuard
 
@@ -20,6 +20,7 @@ from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.worth import Worth, check_recall, predict_worth
 from scoreshield.errors import ScoreShieldError, UselessRelease
 from scoreshield.privacy.adjacency import FULL_RANGE
+from scoreshield.privacy.guarantee import Guarantee
 
 #: How a release answers a search.
 Kind = Literal["index", "query", "scores", "row", "screening", "top-k", "hits", "batch", "codebook"]
@@ -200,6 +201,25 @@ class Adviser:
         queries = make_public_rows(self.queries if self.queries > 1 else _BATCH, self.dimension)
         pending = prepare_batch(rows, queries, epsilon=self.epsilon, k=worth.k, rng=0)
         return predict_batch_worth(pending.guarantee, self.dimension, worth.k, self.public_scores)
+
+
+def check_guarantee_worth(
+    adviser: Adviser, k: int, state: Callable[[float], Guarantee], *, guarantee: Guarantee, is_charged: bool
+) -> None:
+    """Check the worth of a release whose guarantee says what it finds.
+
+    Args:
+        adviser: Says what the release is. Its ``repeat`` is set here.
+        k: How many records are read.
+        state: Returns the guarantee of the same release at another epsilon.
+        guarantee: That of the release itself.
+        is_charged: As in `Adviser.check`.
+    """
+
+    def predict(stated: Guarantee) -> Worth:
+        return predict_worth(stated, k=k, dimension=adviser.dimension, public_scores=adviser.public_scores)
+
+    replace(adviser, repeat=lambda epsilon: predict(state(epsilon))).check(predict(guarantee), is_charged=is_charged)
 
 
 def make_public_rows(count: int, dimension: int) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Norm, Rng
 from scoreshield._validation import Check, check_epsilon, constrain, one_of, validate
 from scoreshield.decisions.queries import QueryScores
-from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import FULL_RANGE, Adjacency, Replacement, check_score_range
 from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
@@ -31,7 +31,7 @@ from scoreshield.privacy.noise import StaircaseNoise, add_noise, choose_grid_ste
 from scoreshield.privacy.profiles import PureProfile, round_down
 from scoreshield.privacy.sampling import discrete
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.advice import Adviser, make_public_rows
+from scoreshield.releases.advice import Adviser, check_guarantee_worth, make_public_rows
 from scoreshield.releases.pipeline import PendingRelease, check_single_query, count_steps, draw_tie_break
 from scoreshield.releases.results import MatchRelease
 
@@ -117,20 +117,13 @@ def release_matches(
     pending = prepare(embeddings, epsilon=epsilon, rng=rng)
     if require_recall is not None or rng is None:
         rows = make_public_rows(*_embeddings.find_shape(embeddings))
-
-        def predict(guarantee: Guarantee) -> Worth:
-            return predict_worth(guarantee, k=k, dimension=rows.shape[1], public_scores=public_scores)
-
-        adviser = Adviser(
-            "screening",
-            epsilon,
-            rows.shape[1],
-            public_scores=public_scores,
-            require_recall=require_recall,
-            score_range=score_range,
-            repeat=lambda other: predict(prepare(rows, epsilon=other, rng=0).guarantee),
+        check_guarantee_worth(
+            Adviser("screening", epsilon, rows.shape[1], public_scores, require_recall, score_range=score_range),
+            k,
+            lambda other: prepare(rows, epsilon=other, rng=0).guarantee,
+            guarantee=pending.guarantee,
+            is_charged=rng is None,
         )
-        adviser.check(predict(pending.guarantee), is_charged=rng is None)
     return pending.release(ledger)
 
 

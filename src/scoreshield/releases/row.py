@@ -13,7 +13,7 @@ from scoreshield._frames import clear_frames_on_error
 from scoreshield._types import AccountLike, Calibration, Rng
 from scoreshield._validation import check_count, optional, validate
 from scoreshield.decisions.queries import QueryScores
-from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.privacy.adjacency import (
@@ -22,10 +22,10 @@ from scoreshield.privacy.adjacency import (
     ReleaseShape,
     Replacement,
 )
-from scoreshield.privacy.guarantee import ReleaseFacts
+from scoreshield.privacy.guarantee import Guarantee, ReleaseFacts
 from scoreshield.privacy.noise import add_noise
 from scoreshield.privacy.sampling.stream import Stream, name_sampler
-from scoreshield.releases.advice import Adviser
+from scoreshield.releases.advice import Adviser, check_guarantee_worth
 from scoreshield.releases.pipeline import (
     PRIVACY_CHECKS,
     AdditiveMechanism,
@@ -102,21 +102,17 @@ def release_row(
         raise InvalidInput("'require_recall' needs 'k', which says how many records are read from the row.")
     if k is not None:
 
-        def predict(other: float) -> Worth:
+        def state(other: float) -> Guarantee:
             changed = replace(contract, epsilon=other)
-            stated = changed.state_guarantee(changed.calibrate(sensitivity), facts)
-            return predict_worth(stated, k=k, dimension=source.dimension, public_scores=public_scores)
+            return changed.state_guarantee(changed.calibrate(sensitivity), facts)
 
-        adviser = Adviser(
-            "row",
-            epsilon,
-            source.dimension,
-            public_scores=public_scores,
-            require_recall=require_recall,
-            score_range=contract.score_range,
-            repeat=predict,
+        check_guarantee_worth(
+            Adviser("row", epsilon, source.dimension, public_scores, require_recall, score_range=contract.score_range),
+            k,
+            state,
+            guarantee=guarantee,
+            is_charged=rng is None,
         )
-        adviser.check(predict(epsilon), is_charged=rng is None)
 
     def score() -> Float:
         rows = source.rows()

@@ -30,7 +30,7 @@ from scoreshield._validation import (
 )
 from scoreshield.decisions.queries import QueryScores
 from scoreshield.decisions.ranking import choose_for_ranking
-from scoreshield.decisions.worth import WORTH_CHECKS, Worth, predict_worth
+from scoreshield.decisions.worth import WORTH_CHECKS
 from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
@@ -52,7 +52,7 @@ from scoreshield.privacy.noise import CustomNoise, StaircaseNoise, add_noise
 from scoreshield.privacy.noise.custom import count_moved_steps
 from scoreshield.privacy.sampling.stream import Stream, identify_process, name_sampler
 from scoreshield.privacy.tails import AnchoredWindows
-from scoreshield.releases.advice import Adviser, make_public_rows
+from scoreshield.releases.advice import Adviser, check_guarantee_worth, make_public_rows
 from scoreshield.releases.pipeline import (
     PRIVACY_CHECKS,
     AdditiveMechanism,
@@ -220,9 +220,6 @@ def check_score_worth(
     ``repeat`` states the guarantee of the same release at another epsilon.
     """
 
-    def predict(stated: Guarantee) -> Worth:
-        return predict_worth(stated, k=k, dimension=dimension, public_scores=public_scores)
-
     adviser = Adviser(
         "scores",
         guarantee.epsilon,
@@ -233,9 +230,9 @@ def check_score_worth(
         is_grouped=isinstance(guarantee.adjacency, Identity) and guarantee.adjacency.largest > 1,
         queries=guarantee.shape[0] if len(guarantee.shape) > 1 else 1,
         score_range=guarantee.score_range,
-        repeat=lambda epsilon: predict(repeat(epsilon)),
     )
-    adviser.check(predict(guarantee), is_charged=is_ranked and guarantee.sampler != "research")
+    is_charged = is_ranked and guarantee.sampler != "research"
+    check_guarantee_worth(adviser, k, repeat, guarantee=guarantee, is_charged=is_charged)
 
 
 @constrain(**SCORE_CHECKS)
