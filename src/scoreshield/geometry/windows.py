@@ -2,20 +2,50 @@
 
 A window is a whole number of the blocks of `scoreshield.geometry.embeddings`. So every product has the same shape as
 without windows, and each score is the same to the last bit, from an array, a memory-mapped file or a Parquet file.
+A mapped file of another type of number, such as half precision, is converted window by window (`convert_when_read`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from scoreshield._rows import WINDOW_BYTES, read_windows
+from scoreshield._rows import WINDOW_BYTES, RowSource, read_windows, release_pages
 from scoreshield.errors import InvalidRow
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.embeddings import Rows
+
+
+class _MappedRows(RowSource):
+    """The rows of a memory-mapped array, which are converted to another type of number when they are read."""
+
+    def __init__(self, mapped: NDArray[Any], dtype: Any) -> None:
+        super().__init__((len(mapped), mapped.shape[1]), dtype)
+        self._mapped = mapped
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        part = self._mapped[start:stop]
+        rows = part.astype(self.dtype)
+        release_pages(part)
+        return rows
+
+
+def convert_when_read(embeddings: ArrayLike) -> ArrayLike:
+    """Return a collection whose rows `as_rows` need not convert all at once, which takes memory for all of them.
+
+    Only a memory-mapped array of another type than `as_rows` returns is changed: half precision, whole numbers, or
+    another order of bytes.
+    """
+    if not isinstance(embeddings, np.memmap) or embeddings.ndim != 2 or not embeddings.size:
+        return embeddings
+    if embeddings.dtype.kind not in "fiu" or embeddings.dtype.itemsize > 8:
+        return embeddings  # `as_rows` raises an error
+    dtype = _embeddings.as_rows(embeddings[:1]).dtype
+    return embeddings if embeddings.dtype == dtype else _MappedRows(embeddings, dtype)
 
 
 def score_windows(rows: Rows, queries: NDArray[np.float64], norm: str) -> Iterator[tuple[slice, NDArray[np.float64]]]:

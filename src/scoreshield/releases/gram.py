@@ -88,7 +88,8 @@ def release_gram(
             ``"shrinkage"``, ``"identity"``, ``"sure"`` or ``"none"``; docs/projection.md compares them.
         max_iterations: The limit of the projection.
         device: The device of the projection and the denoiser; ``"cuda"`` runs both on a GPU.
-        progress: Called with (done, total) while the noise is drawn and then while the projection runs.
+        progress: Called with (done, total) while the noise is drawn and then while the projection runs, both after the
+            charge. An error that it raises ends the release, which stays charged.
 
     Warns:
         UserWarning: A GPU fails, and the CPU goes on. Or the memory, which is checked before the charge, does not

@@ -32,7 +32,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.elliptope import check_memory, project_elliptope
-from scoreshield.geometry.windows import check_finite_windows, normalise_window
+from scoreshield.geometry.windows import check_finite_windows, convert_when_read, normalise_window
 from scoreshield.privacy.adjacency import Adjacency, Identity, Replacement
 from scoreshield.privacy.guarantee import Guarantee
 from scoreshield.privacy.privunit import PrivUnit
@@ -342,8 +342,8 @@ def release_index(
     Memory: the (n, r) float32 result and about 25 MB per thread; centroids are computed in memory.
 
     Args:
-        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array is read block by block,
-            and needs no memory for its rows.
+        embeddings: The private collection, (n, d), float32 or float64; a memory-mapped array of any real type is read
+            block by block, and needs no memory for its rows.
         epsilon: The epsilon of the promise.
         delta: The delta of the promise. PrivUnit is pure (leave delta out) unless the reduction is "pca" or the center
             is "private". Gaussian noise, a private PCA and a private center need delta > 0.
@@ -376,7 +376,8 @@ def release_index(
         rng: None for the secure sampler; a seed or a numpy Generator for research mode, which repeats and is not
             private.
         ledger: ``ledger.account(name)`` of a `scoreshield.Ledger`, charged before any random bit is drawn.
-        progress: Called with (rows done, rows in all).
+        progress: Called with (rows done, rows in all), after the charge. An error that it raises ends the release,
+            which stays charged.
 
     Returns:
         An `IndexRelease`; a `CodebookRelease` with a codebook; an `IndexVersion` or `CodebookVersion` with public
@@ -489,7 +490,7 @@ def prepare_index(
     progress: Progress | None = None,
 ) -> PendingRelease[_embeddings.Rows, Any]:
     """Prepare an index without a charge; the arguments are those of `release_index`."""
-    source = PrivateCollection.check(embeddings, adjacency)
+    source = PrivateCollection.check(convert_when_read(embeddings), adjacency)
     if codebook is not None:
         from scoreshield.releases.codebook import prepare_codebook_index  # which builds on this module
 

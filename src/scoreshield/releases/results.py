@@ -266,7 +266,8 @@ class GramRelease(Release):
 
         `rank` None keeps the numerical rank, and the cosines to rounding; fewer dimensions approximate them. A release
         that was projected by its positive eigenvectors, or denoised to a rank, still holds such vectors; one that was
-        loaded from a file decomposes the matrix.
+        loaded from a file decomposes the matrix. No vectors have the values of a noisy matrix that was not projected
+        as their cosines; those of its positive eigenvectors, scaled to unit length, are then the result.
         """
         rows = vars(self).get("_rows")
         return factor_gram(self.gram, rank) if rows is None else reduce_rows(rows, rank)

@@ -35,7 +35,7 @@ from scoreshield.errors import InvalidInput
 from scoreshield.geometry import embeddings as _embeddings
 from scoreshield.geometry.arrays import Progress
 from scoreshield.geometry.passes import MeasuredRows
-from scoreshield.geometry.windows import score_windows
+from scoreshield.geometry.windows import convert_when_read, score_windows
 from scoreshield.privacy import calibration as gaussian
 from scoreshield.privacy.adjacency import (
     FULL_RANGE,
@@ -323,7 +323,7 @@ class _ScoreProblem:
         rng: Rng,
         progress: Progress | None = None,
     ) -> _ScoreProblem:
-        source = PrivateCollection.check(embeddings, adjacency)
+        source = PrivateCollection.check(convert_when_read(embeddings), adjacency)
         queries, single = _embeddings.as_queries(query, source.dimension)
         shape = (source.size,) if single else (len(queries), source.size)
         return cls(source, queries, shape, score_range, norm, rng, name_sampler(rng), progress)
