@@ -27,7 +27,7 @@ def make_table(vectors: Any, ids: Any = None, kind: Any = None) -> Any:
     return pa.table({"vector": column} | ({} if ids is None else {"doc_id": ids}))
 
 
-def write_file(path: Path, vectors: Any, ids: Any = None, **options: Any) -> Path:
+def write_file(path: Path, vectors: Any, ids: Any = None, kind: Any = None, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(make_table(vectors, ids), path, **options)
+    parquet.write_table(make_table(vectors, ids, kind), path, **options)
     return path

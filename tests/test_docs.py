@@ -49,6 +49,7 @@ NOT_RUN = (
     ("docs/deployment.md", r"(echo|export|mkdir|openssl|umask) .*", "makes a password file beside compose.yaml"),
     ("docs/deployment.md", r"scoreshield ledger verify .*", "there is no such ledger; tests/cli/ verifies some"),
     ("docs/deployment.md", r"spend_all", "there is no such ledger; tests/service/test_outage.py runs these lines"),
+    ("docs/distributed.md", r"SparkSession", "needs Spark; tests/distributed/test_spark.py runs such"),
     ("docs/experiments.md", r"make bench-quick.*", "needs the data sets and ten minutes"),
     ("docs/experiments.md", r"scoreshield bench .* --out runs/.*", "needs the data sets and minutes"),
     ("docs/experiments.md", r"scoreshield report results .*", "needs the runs; test_results_page.py has some"),

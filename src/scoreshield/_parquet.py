@@ -151,7 +151,7 @@ class ParquetRows(RowSource):
     def check_list_sizes(self) -> None:
         """Raise an error if the lists hold far more numbers than vectors of one length would, by the file's footer."""
         footer, first = self._file.metadata, self._names[0]
-        if not self._pa.types.is_list(self._file.schema_arrow.field(first).type):
+        if not _is_list(self._pa, self._file.schema_arrow.field(first).type):
             return
         count = sum(
             column.num_values
@@ -240,7 +240,8 @@ def _choose_columns(path: str | Path, file: Any, pa: Any, name: str | None) -> l
     """Choose the column of lists, or the numeric columns."""
     fields = [field for field in file.schema_arrow if name in (None, field.name)]
     if name is not None and not fields:
-        raise InvalidInput(f"{path} holds no column {name!r}.")
+        lists = _loading.join_names([field.name for field in file.schema_arrow if _is_list(pa, field.type)])
+        raise InvalidInput(f"{path} holds no column {name!r}{lists and f'; its columns of lists: {lists}'}.")
     chosen = [field for field in fields if _is_list(pa, field.type)]
     if len(chosen) > 1:
         columns = _loading.join_names([field.name for field in chosen])

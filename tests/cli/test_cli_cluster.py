@@ -132,7 +132,7 @@ def test_errors_of_engines_name_options(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.filterwarnings("ignore::scoreshield.UselessRelease")
 @pytest.mark.usefixtures("folder")
 def test_interrupt_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a ledger the same command goes on; without one a new folder is needed."""
+    """With a ledger or a seed the same command goes on; otherwise a new folder is needed."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -151,6 +151,11 @@ def test_interrupt_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None
         act_after(patch, BlockTask, "run", interrupt)
         assert run(*command, "other") == 130
     assert _LOST in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        act_after(patch, BlockTask, "run", interrupt)
+        assert run(*command, "repeatable", "--seed", "1") == 130
+    assert _INTERRUPTED in capsys.readouterr().err
+    assert run(*command, "repeatable", "--seed", "1") == 0
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/folder", "/data/docs", "docs", "delta://docs@3", "iceberg://c/n.t"])

@@ -373,7 +373,7 @@ def test_workers_that_are_threads_of_one_process() -> None:
     """A worker that leaves does not take the key from the others in its process."""
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

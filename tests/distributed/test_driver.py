@@ -668,6 +668,44 @@ class TestStops:
             with pytest.raises(LedgerError, match="was abandoned, or its last file is gone"):
                 release(source, tmp_path / "out", ledger=account)
 
+    @pytest.mark.parametrize("blocks", [1, 2])
+    def test_release_that_is_abandoned_while_it_runs(self, tmp_path: Path, blocks: int) -> None:
+        """Its driver stops without a last file: the ledger does not take one anymore, and `verify` would reject it."""
+        write_collection(tmp_path / "vectors", (70_000,))
+        account, to, destroyed = make_account(tmp_path), tmp_path / "out", []
+
+        def abandon(step: str, done: int, _: int) -> None:
+            if (step, done) == ("release", blocks):
+                destroyed.append(sd.abandon_release(to, ledger=account.ledger))
+
+        for progress in (abandon, None):
+            with pytest.raises(LedgerError, match="was abandoned, or its last file is gone"):
+                release(tmp_path / "vectors", to, ledger=account, progress=progress)
+        assert destroyed == [1]
+        assert not (to / "release.json").exists()
+        assert len(account.entries()) == 1
+
+    @pytest.mark.parametrize("is_planted", [False, True])
+    def test_whole_release_that_is_abandoned(self, source: Path, tmp_path: Path, is_planted: bool) -> None:
+        """A release whose driver was killed before it ended the key stays valid; a planted last file does not count."""
+        account, to = make_account(tmp_path), tmp_path / "out"
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(patch, ReleaseKeyTable, "destroy", 1, before=True)
+            with pytest.raises(Killed):
+                release(source, to, ledger=account)
+        if is_planted:
+            final = json.loads((to / "release.json").read_bytes())
+            (to / "release.json").write_text(json.dumps(final | {"tie_break": 1}))
+        assert sd.abandon_release(to, ledger=account.ledger) == 1
+        [row] = read_key_rows(account)
+        assert row["secret"] is None
+        if is_planted:
+            with pytest.raises(InvalidInput, match="not those of the release that the ledger was charged for"):
+                sd.open_release(to).check_charge(account.ledger)
+        else:
+            assert release(source, to, ledger=account).check_charge(account.ledger)
+        assert len(account.entries()) == 1
+
     def test_key_that_a_killed_driver_left_with_the_workers(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -759,7 +797,18 @@ class TestStops:
             sd.open_release(tmp_path / "begun")
 
     @pytest.mark.parametrize(
-        "field", [{"block_rows": 0}, {"block_rows": 1.5}, {"kind": []}, {"options": None}, {"version": 3}], ids=str
+        "field",
+        [
+            {"block_rows": 0},
+            {"block_rows": 1.5},
+            {"kind": []},
+            {"kind": "index"},
+            {"kind": "histogram"},
+            {"options": None},
+            {"options": {"best": "3"}},
+            {"version": 3},
+        ],
+        ids=str,
     )
     def test_damaged_manifest(self, source: Path, tmp_path: Path, field: dict[str, Any]) -> None:
         release(source, tmp_path / "out")

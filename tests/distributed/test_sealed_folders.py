@@ -424,6 +424,21 @@ class TestForgedFiles:
                 cli.main()
             assert json.loads(capsys.readouterr().out)["ok"] is is_ok
 
+    def test_file_among_the_parts(self, source: Path, tmp_path: Path, account: Any) -> None:
+        """Other programs read all files of the folder of parts, so that one more is found."""
+        made = release(source, tmp_path / "out", ledger=account)
+        parts = tmp_path / "out" / "parts"
+        for name in (".part-00000000.parquet.0.part", "_SUCCESS"):  # which other programs leave out
+            (parts / name).write_bytes(b"x")
+        made.check_parts()
+        for name in ("part-00000001.parquet", "more/part-00000000.parquet"):
+            (parts / name).parent.mkdir(exist_ok=True)
+            (parts / name).write_bytes((parts / "part-00000000.parquet").read_bytes())
+            with pytest.raises(InvalidInput, match=f"parts/{name} is no part of the release"):
+                made.check_parts()
+            (parts / name).unlink()
+        made.check_parts()
+
     @pytest.mark.parametrize("is_charged", [True, False])
     @pytest.mark.parametrize("how", ["spaces", "state", "snapshot", "size", "rows", "epsilon"])
     def test_manifest(self, source: Path, tmp_path: Path, account: Any, how: str, is_charged: bool) -> None:

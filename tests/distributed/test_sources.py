@@ -234,6 +234,27 @@ def test_an_address_is_one_of_a_known_storage_without_a_password() -> None:
         describe_source("ftp://anna:secret@host/data")
     with pytest.raises(InvalidInput, match="joins several file systems"):
         describe_source("simplecache::memory://data")
+    with pytest.raises(InvalidInput, match="is not valid"):
+        describe_source("s3://[bucket/data")
+
+
+@pytest.mark.parametrize("form", ["{}", "lance://{}", "delta://{}", "iceberg://{}"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://host/a.parquet?X-Amz-Signature=SECRET",
+        "HTTPS://host/a.parquet?sig=SECRET",
+        "https://SECRET@host/a.parquet",
+        "s3://name:SECRET@bucket/a.parquet",
+    ],
+)
+def test_no_key_of_an_address_is_written(form: str, address: str, tmp_path: Path) -> None:
+    """A signed address is rejected before anything is asked for or written, and no message shows it."""
+    pytest.importorskip("fsspec", reason="the 'fsspec' extra is not installed")
+    with pytest.raises(InvalidInput, match="are written into the release") as error:
+        release_scores(form.format(address), np.ones(3), to=tmp_path / "out", epsilon=1, seed=1)
+    assert "SECRET" not in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

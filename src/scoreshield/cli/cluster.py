@@ -20,7 +20,7 @@ from scoreshield.report.certificate import describe_verdict
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+([^/@]*)")
 #: Addresses of these schemes hold a path, which may be absolute.
 _PATH_SCHEMES = {"file", "lance", "delta", "iceberg"}
-#: What an interrupt leaves, with a ledger and without one.
+#: What an interrupt leaves, with a ledger or a seed and without both.
 _INTERRUPTED = "scoreshield: Give the same command again: the release goes on, and nothing is charged twice."
 _LOST = "scoreshield: Without --ledger this release cannot go on: name a new folder."
 
@@ -121,7 +121,8 @@ class ClusterOptions:
                     **named,
                 )
         except KeyboardInterrupt:
-            typer.echo(_INTERRUPTED if charge.ledger is not None else _LOST, err=True)
+            can_go_on = charge.ledger is not None or charge.seed is not None  # a seed makes the same key again
+            typer.echo(_INTERRUPTED if can_go_on else _LOST, err=True)
             raise
         facts = describe(release)
         if options.as_json:

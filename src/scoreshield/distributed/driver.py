@@ -82,6 +82,7 @@ class Driver:
                 provenance = self._charge(manifest, wanted.source, handle)
                 facts = self._run(manifest, handle, "release")
                 last = self._draw_last_values(manifest, secret, facts)
+            self._check_not_abandoned(manifest)
             self._finish(manifest, secret, facts, provenance, last)
         except ChargedBefore:  # by a driver that runs at the same time, or given up by it
             if self.folder.read(storage.MANIFEST) is None:
@@ -180,6 +181,12 @@ class Driver:
             )
         self._state_provenance(kept.entry)
         self._destroy_key(manifest.release)
+
+    def _check_not_abandoned(self, manifest: Manifest) -> None:
+        """Raise an error if the key was destroyed while the tasks ran: the ledger would not take the last file."""
+        kept = self._read_key(manifest.release)
+        if kept is not None and kept.secret is None:  # by `abandon_release`, or by a driver that made the release whole
+            raise self._make_lost_error(kept)
 
     def _is_finished(self, manifest: Manifest, secret: bytes) -> bool:
         """Whether the folder holds this release, made whole by another driver."""
@@ -411,7 +418,11 @@ def abandon_release(folder: str | Path, *, ledger: Ledger) -> int:
 
     A charge stays in the ledger, and parts that are in the folder stay as they are, because they were charged. Of a
     release that was not charged, all that is left is removed, so that the folder takes another one. No driver can go on
-    with the release, and nothing can be drawn with its key again. The folder need not exist anymore.
+    with the release, and nothing can be drawn with its key again. The folder need not exist anymore. If the release is
+    whole already, it stays valid.
+
+    End the driver of the release first, if it runs. After the charge it stops before the last file. Before the charge
+    it begins the same release again, and charges it.
 
     Args:
         folder: The folder of the release, as it was given to the release.
@@ -433,10 +444,19 @@ def abandon_release(folder: str | Path, *, ledger: Ledger) -> int:
         )
     for release, kept in releases.items():
         if kept.entry or not table.drop(release):
-            table.destroy(release)
+            table.destroy(release, _find_last_file(opened, kept))
         else:
             _empty_folder(opened, release)
     return len(releases)
+
+
+def _find_last_file(folder: ReleaseFolder, kept: KeptKey) -> str:
+    """Find the SHA-256 of the last file, if a driver wrote it and was killed before it ended the key; else empty."""
+    with contextlib.suppress(ScoreShieldError):  # a folder that is gone, or not reached now
+        final = folder.read(storage.FINAL)
+        if final is not None and kept.secret is not None and _is_last_file(final, folder, kept):
+            return storage.compute_digest(final)
+    return ""
 
 
 def _empty_folder(folder: ReleaseFolder, release: str) -> None:

@@ -17,6 +17,8 @@ from scoreshield.errors import FileError, InvalidInput, ScoreShieldError
 
 #: What names the state of a file, by the names of different storages, the surest first.
 _STATES = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "last_modified", "modified", "created")
+#: The schemes whose addresses may have a key in their query.
+_WEB = {"http", "https"}
 
 
 def is_remote(address: str) -> bool:
@@ -34,11 +36,35 @@ def check_path_text(path: str) -> None:
     raise InvalidInput(f"The name of {make_printable(path)} is not valid UTF-8; rename it.")
 
 
+def check_address(address: str) -> None:
+    """Raise an error for an address that may hold a password: addresses are written into the release, and into logs.
+
+    A signed address of the web has its key in the query, and some have a token in place of the user's name. The
+    question mark belongs to the name of a file on other storages.
+    """
+    scheme = make_printable(address.partition("://")[0])
+    try:
+        parts = urlsplit(address)
+        has_password = parts.password is not None
+    except ValueError:
+        raise InvalidInput(f"The address {scheme}://... is not valid: check its brackets.") from None
+    if has_password or (parts.scheme in _WEB and parts.username):
+        raise InvalidInput(
+            f"The address {scheme}://... holds a password or a user, and addresses are written into the release: give "
+            "them in the settings of each machine."
+        )
+    if parts.scheme in _WEB and parts.query:
+        raise InvalidInput(
+            f"The address {scheme}://... holds a query (?...), which may be a key, and addresses are written into the "
+            "release: copy the files to a storage whose key is in the settings of each machine."
+        )
+
+
 def open_filesystem(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path on it.
 
     Raises:
-        InvalidInput: The address has a password in it, or no installed package opens it.
+        InvalidInput: The address may hold a password, or no installed package opens it.
     """
     try:
         from fsspec.core import url_to_fs
@@ -49,18 +75,15 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     scheme = make_printable(address.partition("://")[0])
     if "::" in address:  # a cache would hide that a file changed
         raise InvalidInput(f"The address {scheme}://... joins several file systems; give the address of one.")
-    if urlsplit(address).password is not None:
-        raise InvalidInput(
-            f"The address {scheme}://... holds a password, and addresses are written into the release: give it in the "
-            "settings of each machine."
-        )
+    check_address(address)
     with explain_storage_errors(address, "open"):
         try:
             # Listings that are kept would hide files of other processes.
             found: tuple[Any, str] = url_to_fs(address, use_listings_cache=False)
         except (ImportError, ValueError):
             raise InvalidInput(
-                f"No installed package opens addresses of {scheme}://; install the one that does."
+                f"No installed package opens addresses of {scheme}://: install the one that does, such as s3fs for "
+                "s3://, gcsfs for gs:// or adlfs for abfs://."
             ) from None
     return found
 
@@ -81,7 +104,7 @@ def read_remote_state(address: str) -> tuple[int, str]:
     with explain_storage_errors(address, "read"):
         facts = system.info(path)
     found = next(((name, facts[name]) for name in _STATES if facts.get(name) is not None), None)
-    if found is None or facts.get("type") != "file":
+    if found is None or facts.get("type") != "file" or facts.get("size") is None:
         raise InvalidInput(
             f"The storage of {make_printable(address)} does not say when a file changes; copy the files elsewhere."
         )

@@ -24,6 +24,9 @@ TILE_ROWS = 2**16
 #: The format of manifests. A number never changes meaning. Whole releases of format 1 can be read, and are not made.
 _FORMAT = 2
 
+#: The options that readers of a kind of release rely on.
+_OPTIONS = {"index": {"projection", "center"}, "histogram": {"edges"}, "gram": {"side"}}
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -158,11 +161,13 @@ class Manifest:
     def _has_valid_types(self) -> bool:
         """Whether the fields of a file, which anyone may have edited, have the types and ranges that others rely on."""
         texts = (self.kind, self.version, self.snapshot)
-        sizes = (self.block_rows, self.source.rows, self.source.dimension, self.options.get("side", 1))
+        counts = (self.options.get(name, 1) for name in ("side", "best"))
+        sizes = (self.block_rows, self.source.rows, self.source.dimension, *counts)
         return (
             all(isinstance(text, str) for text in texts)
             and all(type(size) is int and size > 0 for size in (*sizes, self.format))
             and self.block_rows % TILE_ROWS == 0
+            and self.options.keys() >= _OPTIONS.get(self.kind, set())
             and isinstance(self.guarantee.get("details"), dict)
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from scoreshield._loading import make_printable
 from scoreshield._validation import check_count, validate
 from scoreshield.distributed import storage
 from scoreshield.distributed.blocks import select_best_scores
@@ -62,13 +63,18 @@ class DistributedRelease:
         yield from (read_part(self._read_file(number)) for number in range(len(self)))
 
     def check_parts(self) -> None:
-        """Check that every part is there and has its checksum.
+        """Check that every part is there and has its checksum, and that no other file lies among them.
 
         Raises:
-            InvalidInput: One is missing, or its checksum is wrong.
+            InvalidInput: One is missing, or its checksum is wrong, or there is a file that is no part: other programs
+                would read its rows too.
         """
         for number in range(len(self)):
             self._read_file(number)
+        expected = {storage.name_part(number) for number in range(len(self))}
+        for name in self._folder.list_names():
+            if storage.is_read_by_others(name) and name not in expected:
+                raise InvalidInput(f"{make_printable(name)} is no part of the release: remove it.")
 
     def check_certificate(self) -> None:
         """Check that the certificate in the folder is that of the release.

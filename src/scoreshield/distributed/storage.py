@@ -31,6 +31,8 @@ CHECKS = "checks"
 _TEMPORARY = ".part"
 #: What a file system without hard links answers to a link, such as exFAT or a mounted object storage.
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+#: What a path object makes of an address such as s3://bucket/folder. It would name a folder of this machine.
+_SHORTENED = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 #: The names of the encrypted blocks of a check, of its hashes of ids, and of its empty files.
 _CHECK = re.compile(rf"{CHECKS}/(block-\d{{8,}}\.encrypted|[0-9a-f]{{32}}-[0-9a-f]{{16}}-\d{{8,}}\.(ids|trial))")
 
@@ -144,6 +146,10 @@ def open_folder(address: str | Path) -> ReleaseFolder:
 
         return open_remote_folder(text)
     path = Path(text.removeprefix("file://"))
+    if _SHORTENED.match(text) and not Path(path.parts[0]).is_dir():
+        raise InvalidInput(
+            f"{make_printable(text)} lost a slash of its address: give the address as text, not as a Path."
+        )
     if path.exists() and not path.is_dir():
         raise InvalidInput(f"{make_printable(text)} is a file; name a folder for the release.")
     return LocalFolder(path)
@@ -172,6 +178,12 @@ def name_prepared(number: int) -> str:
 def is_temporary(name: str) -> bool:
     """Whether a file is what a process left that was killed while it wrote. No reader takes it for a part."""
     return PurePosixPath(name).name.startswith(".") and name.endswith(_TEMPORARY)
+
+
+def is_read_by_others(name: str) -> bool:
+    """Whether other programs take a file for one of the parts. They skip names that begin with . or _."""
+    first, *inner = PurePosixPath(name).parts
+    return first == PARTS and not any(part.startswith((".", "_")) for part in inner)
 
 
 def is_left_over(name: str) -> bool:

@@ -29,6 +29,9 @@ except ImportError:
 cluster: Any = _distributed
 #: A worker that dies takes its tasks with it. A cluster that is started here gives a block up after this many deaths.
 _DEATHS = 10
+#: How long a worker may take to come back. Dask would end it after 15 seconds, which a busy machine needs to start it,
+#: and would wait forever once the last one is gone.
+_RETURN_TIME = {"distributed.deploy.lost-worker-timeout": "1 day"}
 #: A worker that is started here ignores Ctrl-C. Otherwise each one prints a traceback over the driver's sentence.
 _WORKER_SETUP = "scoreshield.distributed.engines.dask_worker"
 _GO_ON = "start the same release again to go on"
@@ -51,6 +54,7 @@ class DaskEngine(Engine):
     ) -> None:
         super().__init__(key_folder)
         self._cluster: Any = None
+        self._settings = contextlib.ExitStack()
         self._owns_client = client is None
         if client is not None:
             if client.asynchronous or client.status != "running":
@@ -64,6 +68,7 @@ class DaskEngine(Engine):
         else:
             self._cluster = _start_cluster()
             self._client = cluster.Client(self._cluster)
+            self._settings.enter_context(config.set(_RETURN_TIME))
         try:
             self._check_workers()
         except BaseException:
@@ -156,6 +161,7 @@ class DaskEngine(Engine):
             self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+        self._settings.close()
 
 
 class _KeyPlugin(WorkerPlugin):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,6 +204,7 @@ def _list_paths(path: Path) -> list[str]:
         raise FileError(f"There is no file or folder {make_printable(str(path))}.")
     found: list[Path] = []
     for folder, folders, names in os.walk(path, onerror=_stop_at_folder):
+        _check_no_table(Path(folder, name).as_posix() for name in (*(f"{inner}/_" for inner in folders), *names))
         folders[:] = [name for name in folders if not _is_hidden(name)]
         if any(Path(folder, name).is_symlink() for name in folders):  # other programs read it; two links could repeat
             raise InvalidInput(
@@ -226,12 +227,29 @@ def _list_remote(address: str) -> list[str]:
     if found == [base]:
         return found
     root = filesystems.open_filesystem(base)
+    _check_no_table(found)
     prefix = str(root[0].unstrip_protocol(root[1])).rstrip("/") + "/"
     inside = [name for name in found if not any(map(_is_hidden, name.removeprefix(prefix).split("/")))]
     inside = [name for name in inside if name.lower().endswith(".parquet")]
     if not inside:
         raise InvalidInput(f"{make_printable(address)} holds no .parquet files.")
     return inside
+
+
+def _check_no_table(paths: Iterable[str]) -> None:
+    """Raise an error for files of a table format: the files beside them may hold records that the table does not."""
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        table, _, inner = folder.rpartition("/")
+        if inner == "_delta_log":
+            kind, address = "a Delta table", "delta://PATH"
+        elif inner == "metadata" and name.endswith(".metadata.json"):
+            kind, address = "an Iceberg table", "the path of its newest .metadata.json"
+        else:
+            continue
+        raise InvalidInput(
+            f"{make_printable(table)} is {kind}, and its files may hold deleted records: give {address}, not a folder."
+        )
 
 
 def _is_hidden(name: str) -> bool:

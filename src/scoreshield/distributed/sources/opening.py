@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from scoreshield._rows import RowSource
-from scoreshield.distributed.filesystems import check_path_text, is_remote
+from scoreshield.distributed.filesystems import check_address, check_path_text, is_remote
 from scoreshield.distributed.sources.facts import Seal, SourceFacts
 from scoreshield.distributed.sources.files import FileIds, FileRows, describe_files
 from scoreshield.distributed.sources.ids import IdSource
@@ -40,6 +40,8 @@ def describe_source(
     if match is None:
         return describe_files(text, column, ids, begun=begun)
     kind, place, version = match[1], match[2], match[3] or ""
+    if is_remote(place):
+        check_address(place)  # the packages of tables open it by themselves
     if not is_remote(place) and kind != "iceberg":
         place = str(Path(place).absolute())
     if not version and begun is not None and (begun.kind, begun.address) == (kind, place):
@@ -93,13 +95,15 @@ def open_ids(facts: SourceFacts, seal: Seal | None = None) -> IdSource:
 
 
 def _name_table(text: str) -> str:
-    """Name the format of a path that shows it."""
-    if "://" not in text:
-        path = re.sub("@[0-9]+$", "", text)
+    """Name the format of a path or an address that shows it."""
+    if not is_remote(text):
+        text = text.removeprefix("file://")
+    path = re.sub("@[0-9]+$", "", text)
+    if _TABLE.fullmatch(text) is None:
         if path.rstrip("/").endswith(".lance"):
             return f"lance://{text}"
         if path.endswith(".metadata.json"):
             return f"iceberg://{text}"
-        if (Path(path) / "_delta_log").is_dir():
+        if not is_remote(path) and (Path(path) / "_delta_log").is_dir():
             return f"delta://{text}"
     return text
