@@ -208,6 +208,25 @@ def test_racing_allowance(tmp_path: Path) -> None:
     assert service.collections["docs"].account.spent == 7.0
 
 
+@pytest.mark.parametrize("change", ["epsilon = 'NaN'", "epsilon = 'a lot'", "epsilon = '-5'", "queries = -3"])
+def test_allowance_that_was_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str) -> None:
+    """Sums of a caller that the service did not write are a problem for this caller, who is charged nothing."""
+    service = open_service(tmp_path)
+    ask(service, 1)
+    served = service.collections["docs"]
+    served.account.ledger.write_beside(
+        lambda session: session.execute(f"UPDATE scoreshield_service_allowances SET {change}")
+    )
+    for payer in (APP, Payer("app", AllowancePolicy(epsilon=20.0))):
+        with pytest.raises(ServiceProblem) as caught:
+            ask(service, 2, payer)
+        assert caught.value.code == "ledger_unavailable"
+    assert "was changed outside of the service" in caplog.text
+    assert served.account.spent == 1.0
+    ask(service, 2, Payer("other"))
+    assert served.account.spent == 2.0
+
+
 def test_small_epsilons_add_up_as_written() -> None:
     """Ten queries of 0.1 are within an allowance of 1, and eleven are not."""
     allowance = AllowancePolicy(epsilon=1.0)

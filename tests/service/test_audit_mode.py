@@ -130,7 +130,13 @@ def test_answers_have_the_form_of_the_service(policy: Policy) -> None:
 def test_command_reads_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """``serve --audit`` prints an audit command for each action, and makes no database and no key."""
     policy = make_policy(tmp_path)
-    (tmp_path / "policy.yaml").write_text(json.dumps(write_policy()))
+    content = write_policy()
+    content["collections"]["docs"]["budget"]["delta"] = 1e-6
+    content["collections"]["gaussian"] = {
+        **content["collections"]["docs"],
+        "search": {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-8},
+    }
+    (tmp_path / "policy.yaml").write_text(json.dumps(content))
     assert policy.collections["docs"].file.exists()
 
     def announce_only(service: Any, announce: Callable[[str], None]) -> None:
@@ -144,5 +150,6 @@ def test_command_reads_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not ended.value.code
     shown = capsys.readouterr().out
     for action in ("search", "matches", "top-k"):
-        assert f"scoreshield audit http://127.0.0.1:1/v1/audit/docs/{action} --epsilon 1.0" in shown
+        assert f"scoreshield audit http://127.0.0.1:1/v1/audit/docs/{action} --epsilon 1.0 --adjacency" in shown
+    assert "/audit/gaussian/search --epsilon 1.0 --delta 1e-08 --adjacency" in shown
     assert {path.name for path in tmp_path.iterdir()} == {"docs.npz", "policy.yaml"}

@@ -18,17 +18,24 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
+import httpx
 import uvicorn
+from pydantic import ValidationError
 from service_support import TestClient, make_headers, make_policy, make_query, open_service, serve, write_policy
 
 from scoreshield.service import rates
 from scoreshield.service.application import ServiceMiddleware, create_app
 from scoreshield.service.core import Service
+from scoreshield.service.key_paths import NewKeyBody
+from scoreshield.service.mcp_tools import SearchArguments
 from scoreshield.service.policy import RatePolicy
-from scoreshield.service.problems import ServiceProblem
+from scoreshield.service.problems import UNKNOWN_MEMBER, ServiceProblem
+from scoreshield.service.qdrant import QdrantBatch, QdrantQuery, QdrantVectorBatch
 from scoreshield.service.rates import SharedRateLimiter
+from scoreshield.service.rest import EstimateBody, SearchBody
 from scoreshield.service.server import limit_connections
 from scoreshield.service.tables import InstallationDatabase
+from scoreshield.service.vector_stores import TextQuery
 
 SEARCH = "/v1/collections/docs/search"
 _schemas = itertools.count()
@@ -291,6 +298,75 @@ def test_requests_at_a_time(tmp_path: Path) -> None:
     assert statuses[1] == ("/livez", 200)
     assert [status for _, status in statuses[2:]] == [401, 401, 401]
     service.close()
+
+
+def read_until(connection: socket.socket, end: bytes) -> None:
+    """Read what a service sends until a text has arrived."""
+    received = b""
+    while end not in received:
+        piece = connection.recv(4096)
+        assert piece, received
+        received += piece
+
+
+def test_places_of_bodies_that_do_not_arrive(tmp_path: Path) -> None:
+    """Clients without a key cannot take all places by bodies that they hold back: the oldest one makes room."""
+    service = open_limited(tmp_path, most_requests=4)
+    headers = make_headers(service)
+    with serve(service) as address, contextlib.ExitStack() as sockets:
+        host, port = address.removeprefix("http://").split(":")
+        head = b"POST " + SEARCH.encode() + b" HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\n"
+        held = [sockets.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(4)]
+        for one in held:
+            one.sendall(head)
+            time.sleep(0.01)
+        time.sleep(0.5)
+        answer = httpx.get(f"{address}/v1/collections", headers=headers, trust_env=False)
+        assert answer.status_code == 200
+        read_until(held[0], b"body_too_slow")
+        held[3].sendall(b"{}       ")  # the others keep their places
+        read_until(held[3], b"missing_key")
+
+
+WRONG_BODIES = {
+    "numbers": (SearchBody, {"query": ["a"] * 60_000}),
+    "batch": (SearchBody, {"queries": [["a"] * 100] * 900}),
+    "filter values": (SearchBody, {"filter": {"year": [[1]] * 50_000}}),
+    "filter fields": (SearchBody, {"filter": {str(n): [[]] for n in range(20_000)}}),
+    "empty filter fields": (SearchBody, {"filter": {str(n): [] for n in range(20_000)}}),
+    "members": (SearchBody, {str(n): 0 for n in range(20_000)}),
+    "members of an estimate": (EstimateBody, {str(n): 0 for n in range(20_000)}),
+    "Qdrant's members": (QdrantQuery, {str(n): 0 for n in range(20_000)}),
+    "Qdrant's payload": (QdrantQuery, {"with_payload": {str(n): [1, 1] for n in range(20_000)}}),
+    "Qdrant's batch": (QdrantBatch, {"searches": [{"with_payload": [1] * 99}] * 900}),
+    "Qdrant's older batch": (QdrantVectorBatch, {"searches": [{"with_payload": [1] * 99}] * 900}),
+    "OpenAI's members": (TextQuery, {str(n): 0 for n in range(20_000)}),
+    "OpenAI's ranking": (TextQuery, {"query": "a", "ranking_options": {str(n): 0 for n in range(20_000)}}),
+    "members of a tool": (SearchArguments, {str(n): 0 for n in range(20_000)}),
+    "members of a key": (NewKeyBody, {str(n): 0 for n in range(20_000)}),
+    "collections of a key": (NewKeyBody, {"caller": "app", "collections": ["A"] * 1000, "actions": ["x"] * 10}),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_BODIES)
+def test_wrong_body_has_few_errors(kind: str) -> None:
+    """A body with very many faults ends the check early. A megabyte of them took the event loop ten seconds."""
+    model, content = WRONG_BODIES[kind]
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(content)
+    assert caught.value.error_count() <= 5
+
+
+def test_sentence_about_many_unknown_members(tmp_path: Path) -> None:
+    """A body with more members than its path takes gets the sentence of an unknown member, in every interface."""
+    service = open_service(tmp_path, write_policy(collection={"embedder": "hashing"}))
+    content = {f"member{n}": 0 for n in range(200)}
+    with TestClient(create_app(service)) as client:
+        headers = make_headers(service)
+        for path in (SEARCH, "/collections/docs/points/query", "/v1/vector_stores/docs/search"):
+            response = client.post(path, json=content, headers=headers)
+            assert (response.status_code, UNKNOWN_MEMBER in response.text) == (422, True), path
+            assert "member1" not in response.text
 
 
 def count_allowed(limiters: list[SharedRateLimiter], rate: RatePolicy, requests: int) -> int:

@@ -26,12 +26,14 @@ from service_support import (
     open_service,
     serve,
     spent,
+    write_collection,
     write_policy,
 )
 
 from scoreshield.privacy.signatures import find_signature_fault
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
+from scoreshield.service.problems import ServiceProblem
 
 CALLERS = {"other": {"role": "reader", "collections": {"docs": {"actions": ["matches"]}}}}
 
@@ -80,6 +82,35 @@ def test_real_client(service: Service, mode: str) -> None:
 
     ask(service, work, mode=mode)
     assert spent(service) == 2.0
+
+
+def test_no_place_for_those_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text waits for the embedder only where the caller may search. A busy collection is not told from a missing one.
+
+    Otherwise a caller could take the places of a collection that it may not see, and learn that it is there.
+    """
+    docs = write_policy()["collections"]["docs"]
+    content = write_policy(callers=CALLERS, collection={"embedder": "hashing"})
+    content["collections"]["secret"] = {**docs, "file": "secret.npz", "embedder": "hashing"}
+    write_collection(tmp_path / "secret.npz", seed=9)
+    service = open_service(tmp_path, content)
+    asked: list[str] = []
+
+    def reject(served: Any) -> Any:
+        asked.append(served.name)
+        raise ServiceProblem("too_busy")
+
+    monkeypatch.setattr(service, "find_text_threads", reject)
+    cases = {("app", "secret"): "unknown_collection", ("other", "docs"): "action_not_allowed"}
+    cases |= {("app", "cats"): "unknown_collection", ("app", "docs"): "too_busy"}
+    with TestClient(create_app(service)) as client:
+        for (caller, name), code in cases.items():
+            params = {"name": "search", "arguments": {"collection": name, "query": "a text"}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            headers = {**make_headers(service, caller), "accept": "application/json, text/event-stream"}
+            answer = client.post("/mcp", json=message, headers=headers).json()
+            assert answer["result"]["structuredContent"]["code"] == code, (caller, name)
+    assert asked == ["docs"]
 
 
 def test_errors_are_results(service: Service) -> None:

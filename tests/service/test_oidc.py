@@ -346,6 +346,25 @@ def test_person_with_a_password_is_not_taken_over(tmp_path: Path, issuer: Issuer
         assert go(client, issuer, preferred_username="bob") == (303, "bob reader")
 
 
+@pytest.mark.parametrize(
+    ("claim", "name", "ending"),
+    [
+        ("email", "Ada@Example.org", (303, "ada@example.org reader")),
+        ("email", "Ada@Example.or\u212a", (401, "")),
+        ("preferred_username", "Ada", (401, "")),
+        ("oid", "aB1", (401, "")),
+        ("oid", "ab1", (303, "ab1 reader")),
+    ],
+    ids=["email", "Kelvin sign", "user name", "subject", "small letters"],
+)
+def test_capitals_of_names(tmp_path: Path, issuer: Issuer, claim: str, name: str, ending: tuple[int, str]) -> None:
+    """Two people whose names differ by capitals are never one person here. Addresses of e-mail have no capitals."""
+    grants = [{"claim": "groups", "value": "staff", "role": "reader"}]
+    service = open_with(tmp_path, issuer, person_claim=claim, grants=grants)
+    with make_client(service) as client:
+        assert go(client, issuer, **{claim: name}) == ending
+
+
 def test_new_key_of_the_provider(client: TestClient, issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is new at the provider is fetched, at most once in a while; the description is kept."""
     assert go(client, issuer)[0] == 303

@@ -534,6 +534,19 @@ def test_limit_per_address(service: Service, tmp_path: Path, clock: Clock) -> No
     assert group_address("no address\r\n") == ""
 
 
+def test_blocked_address_counts_for_no_name(service: Service) -> None:
+    """An address that has too many attempts locks out no one else, and writes no rows for names that it invents."""
+    service.people.create("ada", "reader", (), PASSWORD)
+    for n in range(60):
+        find_code(service, f"name{n}", "wrong password")
+    count = "SELECT COUNT(*) FROM scoreshield_service_attempts"
+    before = service.database.read(count)[0][0]
+    assert {find_code(service, "ada", "wrong password") for _ in range(25)} == {"too_many_attempts"}
+    assert {find_code(service, f"other{n}", "wrong password") for n in range(25)} == {"too_many_attempts"}
+    assert service.database.read(count)[0][0] <= before + 1
+    assert find_code(service, "ada", PASSWORD, "10.0.0.2") == "ok"
+
+
 def test_success_does_not_clear_failures(service: Service) -> None:
     """An own account does not reset the count of an address: a success takes back itself alone."""
     service.people.create("eve", "reader", (), PASSWORD)

@@ -35,6 +35,7 @@ from scoreshield import release_index, release_scores
 from scoreshield.errors import LedgerError
 from scoreshield.privacy.ledger import Ledger
 from scoreshield.privacy.signatures import find_signature_fault
+from scoreshield.service.answers import Payer
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
 from scoreshield.service.memory import KnownBody, hash_request
@@ -210,6 +211,30 @@ def test_index_is_charged_once(tmp_path: Path) -> None:
     again = open_service(tmp_path, content)
     assert spent(again) == 15.0
     assert again.collections["docs"].read_index().content == file.content
+
+
+def test_filter_of_an_index_is_tested_once(tmp_path: Path) -> None:
+    """A free batch compares each record with its filter once. Otherwise a small request would take minutes."""
+    index = {"search": {"mechanism": "index", "most": 50}, "index": {"epsilon": 15.0}}
+    service = open_service(tmp_path, write_policy(collection=index))
+    served = service.collections["docs"]
+    queries = [served.read_query(make_query(seed)) for seed in range(5)]
+    tested = []
+
+    def is_early(record: Any) -> bool:
+        tested.append(record["year"])
+        return bool(record["year"] < 2002)
+
+    found = served.search(Payer("app"), "search", queries, 5, is_early)
+    assert len(tested) == RECORDS
+    assert [len(one.hits) for one in found] == [5] * 5
+    named = served.search(Payer("app"), "search", queries, 5, {"year": [2000, 2001.0, True, "2002"]})
+    assert [one.hits for one in named] == [one.hits for one in found]
+    whole = served.search(Payer("app"), "search", queries, 50)
+    for filtered, complete in zip(found, whole, strict=True):
+        early = [hit for hit in complete.hits if int(hit.fields["year"] or 0) < 2002]
+        assert filtered.hits[: len(early)] == early[:5]
+    assert not any(one.hits for one in served.search(Payer("app"), "search", queries, 5, {"year": []}))
 
 
 def test_public_facts_cost_nothing(client: TestClient, service: Service) -> None:
@@ -437,6 +462,32 @@ def test_checks_of_all_entries_leave_threads_to_others(
             assert client.post(SEARCH, json={"query": make_query(1)}).status_code == 200
         finally:
             end.set()
+    assert [one.result().status_code for one in answers] == [200] * (most + 1)
+
+
+def test_checks_of_databases_leave_threads_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may ask whether the service is ready. While a database does not answer, such requests hold one thread."""
+    content = write_policy()
+    most = 50  # more than the threads that all other requests share
+    content["installation"]["most_requests"] = 4 * most
+    service = open_service(tmp_path, content)
+    end, running = threading.Event(), []
+
+    def wait() -> None:
+        running.append(1)
+        assert end.wait(60)
+
+    monkeypatch.setattr(service, "check_databases", wait)
+    app = create_app(service)
+    with TestClient(app, headers=make_headers(service)) as client, ThreadPoolExecutor(most + 1) as pool:
+        try:
+            answers = [pool.submit(client.get, "/readyz") for _ in range(most + 1)]
+            wait_for(lambda: running == [1] and service._check_threads.statistics().tasks_waiting == most)
+            rejected = client.get("/readyz")
+            assert client.post(SEARCH, json={"query": make_query(1)}).status_code == 200
+        finally:
+            end.set()
+    assert (rejected.status_code, rejected.json()["code"]) == (503, "too_busy")
     assert [one.result().status_code for one in answers] == [200] * (most + 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from argon2 import PasswordHasher
 from service_support import TestClient, make_headers, make_query, open_service, write_collection, write_policy
 
 from scoreshield.errors import InvalidInput
+from scoreshield.service.access import KeyTable
 from scoreshield.service.answers import AnswerBook, Payer
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
@@ -137,6 +139,34 @@ def test_dashboard_reads_the_ledger(tmp_path: Path, content: dict[str, Any]) -> 
     assert [number for number, _ in facts.list_versions(served)] == [1]
     assert [(one.caller, one.queries) for one in facts.list_allowances(served, service.policy)] == [("app", 3)]
     service.close()
+
+
+@pytest.mark.parametrize("other", ["rotated", "revoked"])
+def test_key_that_ends_while_it_is_rotated(
+    tmp_path: Path, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """A key that another replica revokes or replaces between the look and the change gets no second successor."""
+    here, there = (open_service(tmp_path, content) for _ in range(2))
+    prefix = here.keys.create("app")[0].prefix
+    read, left = KeyTable._read_in, [prefix]
+
+    def read_slowly(execute: Any, wanted: str) -> Any:
+        found = read(execute, wanted)
+        if left:
+            left.clear()
+            if other == "revoked":
+                there.keys.revoke(wanted)
+            else:
+                there.keys.rotate(wanted, overlap=timedelta(hours=1))
+        return found
+
+    monkeypatch.setattr(KeyTable, "_read_in", staticmethod(read_slowly))
+    with pytest.raises(InvalidInput, match="revoked, expired or replaced"):
+        here.keys.rotate(prefix, overlap=timedelta(hours=1))
+    valid = [key.prefix for key in here.keys.list_keys() if key.revoked is None and key.prefix != prefix]
+    assert len(valid) == (0 if other == "revoked" else 1)
+    for one in (here, there):
+        one.close()
 
 
 def test_rejected_start_makes_no_schema(tmp_path: Path, content: dict[str, Any], postgres: str) -> None:

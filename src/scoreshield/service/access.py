@@ -30,6 +30,7 @@ _FORM = re.compile(r"ss_([0-9a-f]{8})_[0-9a-f]{72}")
 #: For how many seconds a key that was looked up is not looked up again. A revocation takes effect within this time.
 _CACHE_SECONDS = 1.0
 _MOST_CACHED = 10_000
+_ENDED = "The key {prefix} is revoked, expired or replaced; create another one."
 _NO_DIGEST = hashlib.sha256(b"no key").hexdigest()
 
 
@@ -156,17 +157,20 @@ class KeyTable:
         def work(execute: StatementRunner) -> ApiKey:
             old = self._read_in(execute, prefix)
             if old.revoked is not None or old.successor is not None or (old.expires is not None and old.expires <= now):
-                raise InvalidInput(f"The key {prefix} is revoked, expired or replaced; create another one.")
+                raise InvalidInput(_ENDED.format(prefix=prefix))
             fresh_end = old.expires if expires is None else expires
             fresh = ApiKey(fresh_prefix, old.caller, old.collections, old.actions, now, fresh_end, None, None)
-            _insert(execute, fresh, _compute_digest(text))
             end = now + overlap if old.expires is None else min(old.expires, now + overlap)
-            execute(
-                f"UPDATE {_KEYS} SET expires = :expires, successor = :successor WHERE prefix = :prefix",
+            changed = execute(
+                f"UPDATE {_KEYS} SET expires = :expires, successor = :successor "
+                "WHERE prefix = :prefix AND revoked IS NULL AND successor IS NULL",
                 expires=_write_time(end),
                 successor=fresh_prefix,
                 prefix=prefix,
             )
+            if not changed.rowcount:  # another replica has revoked or replaced it since it was read
+                raise InvalidInput(_ENDED.format(prefix=prefix))
+            _insert(execute, fresh, _compute_digest(text))
             write_event(execute, Event("key rotated", author, prefix))
             return fresh
 

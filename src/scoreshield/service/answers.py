@@ -518,7 +518,17 @@ def _select_rows(session: Session, tags: tuple[str, ...]) -> dict[str, _AnswerRo
 
 def _read_spending(session: Session, caller: str) -> Spending:
     row = session.execute(f"SELECT queries, epsilon FROM {_ALLOWANCES} WHERE caller = ?", (caller,)).fetchone()
-    return Spending(0, Decimal(0)) if row is None else Spending(int(row[0]), Decimal(row[1]))
+    if row is None:
+        return Spending(0, Decimal(0))
+    try:
+        found = Spending(int(row[0]), Decimal(row[1]))
+        is_sum = found.queries >= 0 and found.epsilon.is_finite() and found.epsilon >= 0
+    except (ArithmeticError, TypeError, ValueError):
+        is_sum = False
+    if not is_sum:  # a problem of this caller alone: a LedgerError would undo the charges of others
+        LOG.error("an allowance was changed outside of the service", extra={"facts": {"caller": caller}})
+        raise ServiceProblem("ledger_unavailable")
+    return found
 
 
 def _write_spending(session: Session, caller: str, spending: Spending) -> None:

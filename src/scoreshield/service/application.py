@@ -54,6 +54,8 @@ _FORMS: dict[type[FormRoute], re.Pattern[str]] = {
 }
 #: It answers also when the service is busy, so that a busy process is not taken for a dead one.
 _ALWAYS = "/livez"
+#: A request that has waited for its body for so many seconds gives its place to a new one where there is no other.
+_PLACE_SECONDS = 0.25
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -173,6 +175,7 @@ class ServiceMiddleware:
     def __init__(self, app: Any, service: Service, observers: Sequence[Observer]) -> None:
         self._app, self._service, self._observers = app, service, observers
         self._running = 0  # only the thread of the event loop counts
+        self._arriving: dict[asyncio.Timeout, float] = {}  # since when bodies are awaited, the oldest first
 
     @property
     def _here(self) -> InstallationPolicy:
@@ -229,11 +232,24 @@ class ServiceMiddleware:
     def _check_load(self, scope: Scope) -> None:
         """Reject a request beyond the number that is handled at a time, or with a head that is too large."""
         here = self._here
-        if self._running > here.most_requests and scope["path"] != _ALWAYS:
+        if self._running > here.most_requests and scope["path"] != _ALWAYS and not self._make_room():
             raise ServiceProblem("too_busy", headers={"retry-after": "1", "connection": "close"})
         size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
         if size + sum([len(name) + len(value) for name, value in scope["headers"]]) > here.largest_head:
             raise ServiceProblem("head_too_large", headers={"connection": "close"})
+
+    def _make_room(self) -> bool:
+        """End the request that has waited longest for its body, if it has waited long enough; return whether it did.
+
+        Bodies arrive before keys are checked. Otherwise anyone could take all places with requests without a body.
+        """
+        now = time.monotonic()
+        oldest = next(iter(self._arriving), None)
+        if oldest is None or now - self._arriving[oldest] < _PLACE_SECONDS:
+            return False
+        del self._arriving[oldest]
+        oldest.reschedule(asyncio.get_running_loop().time())
+        return True
 
     def _recall(self, scope: Scope, body: bytes) -> bytes | None:
         """Find the answer that the same request got before, without the way through routes, models and threads."""
@@ -256,8 +272,12 @@ class ServiceMiddleware:
     async def _read_body(self, receive: Receive) -> bytes:
         """Read the whole body, and no more than the policy allows, in the time that it allows."""
         try:
-            async with asyncio.timeout(self._here.request_seconds):
-                return await self._read_parts(receive)
+            async with asyncio.timeout(self._here.request_seconds) as limit:
+                self._arriving[limit] = time.monotonic()
+                try:
+                    return await self._read_parts(receive)
+                finally:
+                    self._arriving.pop(limit, None)
         except TimeoutError:
             raise ServiceProblem("body_too_slow", headers={"connection": "close"}) from None
 

@@ -283,17 +283,15 @@ class ServedCollection:
             raise ServiceProblem("k_too_large", f"An answer of this collection names at most {offer.most} records.")
         self._check_filter(where)
         if offer.action == "index":
-            return [self._search_index(query, k, where) for query in queries]
+            return self._search_index(queries, k, where)
         stored = self._book.answer([self._book.make_request(offer, query) for query in queries], payer)
         answers = []
+        is_wanted = None if where is None else self._make_test(where)
         for one in stored:
             ranking = one.read_ranking()
             scores = [None] * len(ranking.records) if ranking.scores is None else ranking.scores
-            chosen = (
-                pair
-                for pair in zip(ranking.records, scores, strict=True)
-                if where is None or self._matches(pair[0], where)
-            )
+            pairs = zip(ranking.records, scores, strict=True)
+            chosen = (pair for pair in pairs if is_wanted is None or is_wanted(pair[0]))
             hits = [self._make_hit(*pair) for pair in itertools.islice(chosen, k)]
             answers.append(ServedAnswer(hits, ranking.promise, one.entry, one.signer, one.is_fresh))
         return answers
@@ -420,28 +418,35 @@ class ServedCollection:
                 self._index = (parse_index(stored.content), stored)
             return self._index
 
-    def _search_index(self, query: Query, k: int, where: Filter | None) -> ServedAnswer:
+    def _search_index(self, queries: Sequence[Query], k: int, where: Filter | None) -> list[ServedAnswer]:
+        """Search the index. A filter is compared with each record one time for all queries, because they are free."""
         index, stored = self._open_index()
-        found = index.search(query, self.data.size if where is not None else k)
-        pairs = zip(found.indices.tolist(), found.scores.tolist(), strict=True)
-        chosen = [pair for pair in pairs if where is None or self._matches(pair[0], where)]
-        promise = describe_promise(index.guarantee)
-        hits = [self._make_hit(*pair) for pair in chosen[:k]]
-        return ServedAnswer(hits, promise, stored.entry, stored.signer, is_fresh=False)
+        promise, size = describe_promise(index.guarantee), self.data.size
+        is_wanted = None if where is None else np.fromiter(map(self._make_test(where), range(size)), bool, size)
+        answers = []
+        for query in queries:
+            found = index.search(query, k if is_wanted is None else size)
+            chosen = slice(k) if is_wanted is None else np.flatnonzero(is_wanted[found.indices])[:k]
+            pairs = zip(found.indices[chosen].tolist(), found.scores[chosen].tolist(), strict=True)
+            hits = [self._make_hit(*pair) for pair in pairs]
+            answers.append(ServedAnswer(hits, promise, stored.entry, stored.signer, is_fresh=False))
+        return answers
 
     def _check_filter(self, where: Filter | None) -> None:
         if isinstance(where, Mapping) and not set(where) <= set(self.data.fields):
             raise ServiceProblem("unknown_field")
 
-    def _matches(self, place: int, where: Filter) -> bool:
+    def _make_test(self, where: Filter) -> Callable[[int], bool]:
+        """Make the test of the places of records. A truth value is no number."""
         if not isinstance(where, Mapping):
-            return where(self.data.describe_record(place))
-        for name, wanted in where.items():
-            value = self.data.fields[name][place]
-            options = [wanted] if isinstance(wanted, str | int | float | bool) or wanted is None else list(wanted)
-            if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in options):
-                return False
-        return True
+            return lambda place: where(self.data.describe_record(place))
+        wanted = []
+        for name, given in where.items():
+            options = [given] if isinstance(given, str | int | float | bool) or given is None else given
+            wanted.append((self.data.fields[name], {(isinstance(one, bool), one) for one in options}))
+        return lambda place: all(
+            (isinstance(values[place], bool), values[place]) in options for values, options in wanted
+        )
 
     def _make_hit(self, place: int, score: float | None) -> ServedHit:
         return ServedHit(self.data.ids[place], score, self.data.describe_record(place))
@@ -480,7 +485,7 @@ class Service:
         self.people, self.events = PeopleTable(self.database, self.key), EventTable(self.database)
         self.rates = SharedRateLimiter(self.database) if here.shared_rates else RateLimiter()
         self._reloading = threading.Lock()
-        self._checked = -math.inf
+        self._checked, self._check_threads = -math.inf, CapacityLimiter(1)
         self._heads: dict[str, SeenHead] = {}  # by the id of the ledger
         self.collections.update(self._open_collections(policy))
         self._record_policy(policy)
@@ -619,6 +624,16 @@ class Service:
             ServiceProblem: Too many requests wait for such a check. They would take the places of all others.
         """
         return self._check_waiting(served.entry_threads)
+
+    def find_check_threads(self) -> CapacityLimiter:
+        """Find where `check_databases` runs, for anyone who asks: one at a time, since a database may not answer.
+
+        Only the thread of the event loop may ask.
+
+        Raises:
+            ServiceProblem: Too many requests wait for such a check.
+        """
+        return self._check_waiting(self._check_threads)
 
     def _check_waiting(self, threads: CapacityLimiter) -> CapacityLimiter:
         most = max(1, self.policy.installation.most_requests // _WAITING_SHARE)

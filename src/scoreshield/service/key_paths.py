@@ -35,8 +35,8 @@ class NewKeyBody(RequestModel):
     """A key for a caller of the policy, and how much narrower than the caller it is."""
 
     caller: Name
-    collections: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = None
-    actions: Annotated[list[Action], Field(min_length=1, max_length=10)] | None = None
+    collections: Annotated[list[Name], Field(min_length=1, max_length=1000, fail_fast=True)] | None = None
+    actions: Annotated[list[Action], Field(min_length=1, max_length=10, fail_fast=True)] | None = None
     days: Annotated[FiniteFloat, Field(gt=0, lt=36_500)] | None = None
 
 

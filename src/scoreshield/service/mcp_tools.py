@@ -15,7 +15,7 @@ from mcp import types
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -27,7 +27,7 @@ from scoreshield.service.core import Caller, Service
 from scoreshield.service.interfaces import find_problem, reject_form
 from scoreshield.service.memory import hash_request
 from scoreshield.service.problems import ServiceProblem
-from scoreshield.service.rest import FILTER_TEXT, FieldFilter, Vector, describe_answer
+from scoreshield.service.rest import FILTER_TEXT, FieldFilter, RequestModel, Vector, describe_answer
 
 LOG = logging.getLogger("scoreshield.service")
 Context = ServerRequestContext[Any, Request]
@@ -49,10 +49,8 @@ _SEARCH = (
 _BUDGET = "Show how much privacy budget of a collection is spent, and how many queries are left. It spends nothing."
 
 
-class SearchArguments(BaseModel):
+class SearchArguments(RequestModel):
     """The arguments of the tool search."""
-
-    model_config = ConfigDict(extra="forbid")
 
     collection: Annotated[str, Field(max_length=40)]
     query: Annotated[
@@ -63,10 +61,8 @@ class SearchArguments(BaseModel):
     filter: FieldFilter | None = Field(default=None, description=FILTER_TEXT)
 
 
-class BudgetArguments(BaseModel):
+class BudgetArguments(RequestModel):
     """The arguments of the tool budget."""
-
-    model_config = ConfigDict(extra="forbid")
 
     collection: Annotated[str, Field(max_length=40)]
 
@@ -134,7 +130,7 @@ class ToolEndpoint:
         try:
             arguments = call.arguments or {}
             answer = partial(self._answer, context, call.name, arguments)
-            content = await to_thread.run_sync(answer, limiter=self._find_threads(arguments))
+            content = await to_thread.run_sync(answer, limiter=self._find_threads(context, call))
             is_error = False
         except Exception as error:
             # Neither the text nor the frames of an unforeseen error may reach a log or a caller.
@@ -145,13 +141,13 @@ class ToolEndpoint:
         text = types.TextContent(type="text", text=content)
         return types.CallToolResult(content=[text], structured_content=json.loads(content), is_error=is_error)
 
-    def _find_threads(self, arguments: dict[str, Any]) -> CapacityLimiter | None:
-        """Find where a call runs: one with a text in those of its collection."""
-        name = arguments.get("collection")
-        served = self._service.collections.get(name) if isinstance(name, str) else None
-        if served is None or not isinstance(arguments.get("query"), str):
+    def _find_threads(self, context: Context, call: types.CallToolRequestParams) -> CapacityLimiter | None:
+        """Find where a call runs: one with a text in those of its collection, if the caller may search it."""
+        arguments = call.arguments or {}
+        name, query = arguments.get("collection"), arguments.get("query")
+        if call.name != "search" or not isinstance(name, str) or not isinstance(query, str):
             return None
-        return self._service.find_text_threads(served)
+        return self._service.find_text_threads(self._service.open(_find_caller(context), name, "search")[0])
 
     def _answer(self, context: Context, name: str, arguments: dict[str, Any]) -> str:
         caller, service = _find_caller(context), self._service

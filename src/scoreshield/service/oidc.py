@@ -153,16 +153,18 @@ class OidcProvider:
             ServiceProblem: The claims name no one, or by an address of e-mail that the provider did not verify.
         """
         name = claims.get(self.policy.person_claim)
-        is_verified = self.policy.person_claim != "email" or claims.get("email_verified") is True
-        # Other letters may become those of another person's name in small letters.
-        if not isinstance(name, str) or not name.isascii() or not is_verified:
+        is_email = self.policy.person_claim == "email"
+        if not isinstance(name, str) or (is_email and claims.get("email_verified") is not True):
             raise ServiceProblem("sign_in_failed")
+        if is_email and name.isascii():  # other letters may become those of another address in small letters
+            # In any other claim, capitals may tell two people apart. Such a name is not one of this service.
+            name = name.lower()
         for grant in self.policy.grants:
             value = claims.get(grant.claim)
             values = value if isinstance(value, list) else [value]
             if grant.value in [one for one in values if isinstance(one, str)]:
-                return ProviderGrant(name.lower(), grant.role, grant.collections)
-        return ProviderGrant(name.lower(), None, ())
+                return ProviderGrant(name, grant.role, grant.collections)
+        return ProviderGrant(name, None, ())
 
     def is_issuer(self, name: str) -> bool:
         """Return whether this is the name of the provider."""

@@ -435,15 +435,15 @@ class PeopleTable:
         return _read_row(rows[0]) if rows else None
 
     def _count_attempt(self, tags: tuple[str, str], event: Event) -> None:
-        """Count an attempt for its name and its address, in one transaction, before the password is checked.
+        """Count an attempt for its address and its name, in one transaction, before the password is checked.
 
-        The event is written once in each window that has too many attempts.
+        An attempt from an address that has too many counts for no name. Otherwise one address could lock out everyone,
+        and fill the table with invented names. The event is written once in each window that has too many attempts.
         """
         now = self._clock()
-        limits = list(zip(tags, (MOST_PER_NAME, MOST_PER_ADDRESS), strict=True))
+        limits = list(zip(tags, (MOST_PER_ADDRESS, MOST_PER_NAME), strict=True))
 
         def work(execute: StatementRunner) -> datetime | None:
-            ends = []
             for tag, most in limits:
                 execute(
                     f"INSERT INTO {_ATTEMPTS} (tag, begin_time, attempts) VALUES (:tag, :now, 1) ON CONFLICT (tag) "
@@ -458,8 +458,8 @@ class PeopleTable:
                 if row.attempts == most + 1:
                     write_event(execute, event)
                 if row.attempts > most:
-                    ends.append(datetime.fromisoformat(row.begin_time) + ATTEMPT_TIME)
-            return max(ends, default=None)
+                    return datetime.fromisoformat(row.begin_time) + ATTEMPT_TIME
+            return None
 
         end = self._database.write(work)
         if end is not None:
@@ -479,11 +479,11 @@ class PeopleTable:
         self._database.write(work)
 
     def _tag_attempt(self, name: str, generation: int, address: str) -> tuple[str, str]:
-        """Name the counters of an attempt. A new password has a new counter."""
+        """Name the counters of an attempt, of its address and of its name. A new password has a new counter."""
         if self._key is None:
             raise InvalidInput("A password is checked with the installation key.")
         by_name = self._key.compute_tag("attempt by name", name.encode("utf-8", "replace"), str(generation))
-        return by_name, self._key.compute_tag("attempt by address", address)
+        return self._key.compute_tag("attempt by address", address), by_name
 
     @cached_property
     def _decoy(self) -> str:

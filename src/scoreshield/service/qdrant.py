@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StrictInt, TypeAdapter, ValidationError
 
 from scoreshield.service.collection import FieldValue
 from scoreshield.service.core import RecordTest, ServedAnswer, ServedCollection
@@ -32,6 +32,7 @@ from scoreshield.service.rest import (
     CallerRequest,
     CollectionName,
     RequestArgument,
+    RequestModel,
     ServiceArgument,
     SignatureModel,
     Vector,
@@ -45,7 +46,17 @@ _VECTOR = TypeAdapter(Vector)
 #: The points of one query, in Qdrant's form.
 Points = list[dict[str, Any]]
 #: Each path is compared with each field of each record of an answer.
-FieldPaths = Annotated[list[str], Field(max_length=MOST_CONDITIONS)]
+FieldPaths = Annotated[list[str], Field(max_length=MOST_CONDITIONS, fail_fast=True)]
+
+
+def _check_choice(wanted: Any) -> Any:
+    """Reject other members than those that choose fields, before each of them is an error of its own."""
+    if isinstance(wanted, dict) and not wanted.keys() <= {"include", "exclude"}:
+        raise ValueError("only include and exclude choose fields")
+    return wanted
+
+
+PayloadChoice = Annotated[bool | FieldPaths | dict[str, FieldPaths | None] | None, BeforeValidator(_check_choice)]
 #: Members of a request that ask for something else than a search for one vector.
 _NOT_OFFERED = ("prefetch", "lookup_from", "shard_key")
 #: Paths below a collection that change records or the collection by POST. The others change by their method.
@@ -92,14 +103,12 @@ router = APIRouter(route_class=QdrantRoute, tags=["qdrant"], responses=describe_
 _ANSWER: dict[int | str, dict[str, Any]] = {200: {"model": QdrantAnswer}}
 
 
-class QdrantQuery(BaseModel):
+class QdrantQuery(RequestModel):
     """One query. Members that would show more than a released ranking have any form here, and are rejected later.
 
     Attributes:
         params: How Qdrant would approximate the search. Here every record is compared, so it has no effect.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     query: Any = None
     using: str | None = None
@@ -109,24 +118,20 @@ class QdrantQuery(BaseModel):
     limit: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
     offset: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
     with_vector: Any = None
-    with_payload: bool | FieldPaths | dict[str, FieldPaths | None] | None = None
+    with_payload: PayloadChoice = None
     prefetch: Any = None
     lookup_from: Any = None
     shard_key: Any = None
 
 
-class QdrantBatch(BaseModel):
+class QdrantBatch(RequestModel):
     """Several queries, which are charged together or not at all."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    searches: Annotated[list[QdrantQuery], Field(min_length=1, max_length=1000)]
+    searches: Annotated[list[QdrantQuery], Field(min_length=1, max_length=1000, fail_fast=True)]
 
 
-class QdrantVectorQuery(BaseModel):
+class QdrantVectorQuery(RequestModel):
     """One query in the older form, of clients before 1.16, of JavaScript and of programs that write REST themselves."""
-
-    model_config = ConfigDict(extra="forbid")
 
     vector: Any
     filter: dict[str, Any] | None = None
@@ -135,7 +140,7 @@ class QdrantVectorQuery(BaseModel):
     limit: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
     offset: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
     with_vector: Any = None
-    with_payload: bool | FieldPaths | dict[str, FieldPaths | None] | None = None
+    with_payload: PayloadChoice = None
     shard_key: Any = None
 
     def to_query(self) -> QdrantQuery:
@@ -147,12 +152,10 @@ class QdrantVectorQuery(BaseModel):
         return QdrantQuery.model_construct(**shared, query=vector, using=using)
 
 
-class QdrantVectorBatch(BaseModel):
+class QdrantVectorBatch(RequestModel):
     """Several queries in the older form, which are charged together or not at all."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    searches: Annotated[list[QdrantVectorQuery], Field(min_length=1, max_length=1000)]
+    searches: Annotated[list[QdrantVectorQuery], Field(min_length=1, max_length=1000, fail_fast=True)]
 
 
 @router.get("/")

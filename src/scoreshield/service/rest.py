@@ -13,15 +13,17 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
+    model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from scoreshield.privacy.ledger.entries import write_canonical_json
 from scoreshield.service.answers import Payer
@@ -40,16 +42,22 @@ FieldOption = StrictStr | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan
 MOST_CONDITIONS = 100
 
 
-def _check_filter(where: dict[str, Any]) -> dict[str, Any]:
-    """Limit the values of a filter: a filter is free, and each value is compared with each released record."""
-    if sum(len(wanted) if isinstance(wanted, list) else 1 for wanted in where.values()) > MOST_CONDITIONS:
-        raise ValueError("the filter has too many values")
+def _check_filter(where: Any) -> Any:
+    """Limit the values of a filter: a filter is free, and each value is compared with each released record.
+
+    They are counted first, because each wrong value would be several errors, which take seconds to write.
+    """
+    if isinstance(where, dict):
+        counts = (len(wanted) if isinstance(wanted, list) and wanted else 1 for wanted in where.values())
+        if sum(counts) > MOST_CONDITIONS:
+            raise ValueError("the filter has too many values")
     return where
 
 
-FieldFilter = Annotated[dict[str, FieldOption | list[FieldOption]], AfterValidator(_check_filter)]
+FieldFilter = Annotated[dict[str, FieldOption | list[FieldOption]], BeforeValidator(_check_filter)]
 FILTER_TEXT = "Public fields and the values to keep, at most 100 in all. It chooses among the released records."
-Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536)]
+#: The first wrong number ends the check: an error for each of them would take seconds to write.
+Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536, fail_fast=True)]
 RepeatKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 CollectionName = Annotated[str, Path(max_length=40)]
 #: The hash of a ledger entry. Databases differ in which other texts they can look for.
@@ -65,12 +73,20 @@ class RequestModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _count_members(cls, content: Any) -> Any:
+        """Find unknown members by their number. An error for each of them would take seconds to write."""
+        if isinstance(content, dict) and len(content) > len(cls.model_fields):
+            raise PydanticKnownError("extra_forbidden")
+        return content
+
 
 class SearchBody(RequestModel):
     """One query, or several that are answered and charged together or not at all."""
 
     query: Vector | None = None
-    queries: Annotated[list[Vector], Field(min_length=1, max_length=1000)] | None = None
+    queries: Annotated[list[Vector], Field(min_length=1, max_length=1000, fail_fast=True)] | None = None
     k: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     filter: FieldFilter | None = Field(default=None, description=FILTER_TEXT)
 
@@ -232,7 +248,7 @@ async def report_life() -> dict[str, str]:
 @router.get("/readyz", tags=["operations"])
 async def report_readiness(service: ServiceArgument) -> dict[str, str]:
     """Say whether the service can answer queries: its databases can be read."""
-    await run_in_threadpool(service.check_databases)
+    await to_thread.run_sync(service.check_databases, limiter=service.find_check_threads())
     return {"status": "ready"}
 
 

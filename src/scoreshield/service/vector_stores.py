@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from fastapi import Query as Parameter
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt
+from pydantic import BaseModel, Field, FiniteFloat, StrictInt
 
 from scoreshield.service.core import RecordTest, ServedAnswer, ServedCollection, ServedHit
 from scoreshield.service.interfaces import (
@@ -29,6 +29,7 @@ from scoreshield.service.rest import (
     CallerArgument,
     CollectionName,
     RequestArgument,
+    RequestModel,
     ServiceArgument,
     SignatureModel,
     write_document,
@@ -78,19 +79,15 @@ class OpenAIResults(BaseModel):
 router = APIRouter(route_class=OpenAIRoute, tags=["openai"], responses=describe_errors(OpenAIError))
 
 
-class OpenAIRanking(BaseModel):
+class OpenAIRanking(RequestModel):
     """How to rank. Records are ranked by their released scores, so a ranker has no effect."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ranker: str | None = None
     score_threshold: FiniteFloat | None = None
 
 
-class TextQuery(BaseModel):
+class TextQuery(RequestModel):
     """One search for a text."""
-
-    model_config = ConfigDict(extra="forbid")
 
     query: Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
     filters: dict[str, Any] | None = None
