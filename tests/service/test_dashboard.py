@@ -222,7 +222,7 @@ def test_an_officer_sees_who_asked_a_question(client: TestClient, service: Servi
     entry = list_hashes(service, "docs")[-1]
     found = [one for one in service.events.list_events() if one.kind == "question charged"]
     assert [(one.author.name, one.subject) for one in found] == [("person:ada", f"docs {entry}")]
-    assert entry in client.get("/dashboard/events").text
+    assert f'<a href="{DOCS}/entries/{entry}">docs {entry}</a>' in client.get("/dashboard/events").text
     certificate = client.get(f"{DOCS}/entries/{entry}/certificate.txt")
     assert certificate.status_code == 200
     assert "ada" not in certificate.text
@@ -579,12 +579,44 @@ def test_a_question_that_noise_would_answer_says_so(client: TestClient, service:
         assert weak not in other.get(SEARCH).text
 
 
+def test_pages_explain_sums_of_callers(client: TestClient, service: Service) -> None:
+    """The officer reads why callers together have more than what is spent, and who charged the index."""
+    charge(service, "docs", 2)
+    sign_in(client, service, "olga", "officer")
+    for name in ("docs", "secret"):
+        page = client.get(f"/dashboard/collections/{name}").text
+        callers = {one.caller for one in facts.list_allowances(service.collections[name], service.policy)}
+        assert "Allowances of callers, and what they spent" in page
+        assert ("may cost less than their sum" in page) == bool(service.policy.collections[name].budget.delta)
+        assert ("which charges the index" in page) == ("(service)" in callers)
+
+
+def test_a_person_without_collections_reads_who_chooses_them(client: TestClient, service: Service) -> None:
+    sign_in(client, service, "nora", "reader", collections=[])
+    assert "The operator of the service chooses the collections" in client.get("/dashboard").text
+
+
+def test_small_deltas_of_entries_are_typeset(tmp_path: Path) -> None:
+    """The table writes a small delta as a power of ten, as the other pages do."""
+    content = write_dashboard_policy(tmp_path)
+    content["collections"]["docs"]["budget"] = {"epsilon": 40.0, "delta": 1e-6}
+    content["collections"]["docs"]["search"] = {"mechanism": "gaussian", "epsilon": 2.0, "delta": 1e-8}
+    service = open_service(tmp_path, content)
+    charge(service, "docs", 1)
+    with TestClient(create_app(service), headers=HTML, follow_redirects=False) as client:
+        sign_in(client, service, "olga", "officer")
+        page = client.get(DOCS).text
+    assert "10\N{SUPERSCRIPT MINUS}\N{SUPERSCRIPT EIGHT}</td>" in page
+    assert "1e-08" not in page
+
+
 def test_pages_say_what_a_restored_backup_means(client: TestClient, service: Service) -> None:
     """Those who read entries find it beside the head; a reader has no head."""
     for role, is_shown in (("officer", True), ("reader", False)):
         sign_in(client, service, f"p{role}", role, collections=["docs"])  # type: ignore[arg-type]
         for path in ("/dashboard", DOCS):
             assert ("restored from a backup" in client.get(path).text) == is_shown
+            assert ("must show the hash after it" in client.get(path).text) == is_shown
 
 
 def test_many_collections_are_a_table(tmp_path: Path) -> None:

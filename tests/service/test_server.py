@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -139,6 +140,7 @@ def test_one_command(tmp_path: Path) -> None:
         running.stop(signal.SIGKILL)
     with start(tmp_path, *COMMAND) as running:
         assert running.key is None  # it was shown at the first start
+        assert "'scoreshield serve keys create --caller admin' makes another" in "".join(running.lines)
         assert shown[2] not in "".join(running.lines)
         assert post(running, key, body).content == first.content
         with ThreadPoolExecutor(30) as pool:  # racing clients: two more answers fit
@@ -164,6 +166,53 @@ def test_one_command(tmp_path: Path) -> None:
     assert run_cli(tmp_path, "verify", "answer.json").returncode == 2
     (tmp_path / "answer.json").write_bytes(first.content.replace(b'"version":1', b'"version":2'))
     assert run_cli(tmp_path, "verify", "answer.json", "--public-key", public).returncode == 1
+
+
+def test_starts_name_the_commands_for_their_keys(tmp_path: Path) -> None:
+    """A start in another folder and one with a policy print commands that work for keys and people as they are."""
+    write_collection(tmp_path / "docs.npz")
+    with np.load(tmp_path / "docs.npz") as found:
+        np.savez(tmp_path / "several.npz", vectors=found["embeddings"], others=found["embeddings"][:3])
+    (tmp_path / "state").mkdir()
+    command = [*(part.replace("docs.npz", "several.npz") for part in COMMAND), "--folder", "state"]
+    unnamed = run_cli(tmp_path, "serve", *command)
+    assert (unnamed.returncode, "several arrays" in unnamed.stderr) == (2, True)
+    for is_first in (True, False):
+        with start(tmp_path, *command, "--array", "vectors") as running:
+            said = "".join(running.lines)
+            assert (running.key is not None) == is_first
+            assert running.stop() == 0
+    printed = re.search("'(scoreshield serve keys create [^']+)'", said)
+    assert printed is not None
+    database = f"sqlite:///{tmp_path / 'state' / 'scoreshield-service.db'}"
+    assert said.count(f" --database {database}'") == 2  # for keys and for passwords
+    done = run_cli(tmp_path, *shlex.split(printed[1])[1:])
+    assert (done.returncode, "for admin, shown once" in done.stdout, done.stderr.count("NOTE")) == (0, True, 0)
+
+    content = write_policy()
+    content["installation"]["port"] = 0
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(content))
+    for is_first in (True, False):
+        with start(tmp_path, "--config", "policy.yaml") as running:
+            said = "".join(running.lines)
+            assert ("There is no key yet. 'scoreshield serve keys create --caller app --config" in said) == is_first
+            assert ("No one can sign in yet. 'scoreshield serve people create NAME" in said) == is_first
+            assert ("/sign-in." in said) != is_first
+            assert running.stop() == 0
+        if is_first:
+            made = run_cli(tmp_path, "serve", "keys", "create", "--config", "policy.yaml", "--caller", "app")
+            assert made.returncode == 0, made.stderr
+            add = ["people", "create", "ada", "--role", "officer", "--all-collections", "--config", "policy.yaml"]
+            added = subprocess.run(
+                [sys.executable, "-m", "scoreshield", "serve", *add],
+                cwd=tmp_path,
+                input="a quiet lake at noon\n",
+                text=True,
+                env=make_environment(),
+                timeout=60,
+                check=False,
+            )
+            assert added.returncode == 0
 
 
 def test_two_replicas_keys_and_tls(tmp_path: Path) -> None:
@@ -222,6 +271,7 @@ def test_commands_explain_faults(
         ("serve", "--collection", "docs"): "--epsilon",
         ("serve", "--collection", "docs", "--epsilon", "1", "--budget", "3"): "NAME=FILE",
         ("serve", "--collection", "d=x.npz", "--epsilon", "1", "--budget", "3", "--port", "0"): "does not exist",
+        ("serve", *COMMAND, "--folder", "elsewhere"): "There is no folder elsewhere",
         ("serve", "--config", "policy.yaml", "--check"): "expects 99 queries",
         ("serve", "--config", "policy.yaml", "--collection", "a=b"): "exclude each other",
         ("serve", "--config", "policy.yaml", "--embedder", "hashing"): "--embedder is a setting of the policy file",
@@ -244,7 +294,10 @@ def test_commands_explain_faults(
     assert not list(tmp_path.glob("*.ledger.db"))
     for arguments in (("list",), ("list", "--config", "policy.yaml")):
         assert call("serve", "keys", *arguments)[0] == 2  # no database yet, and none is made
-    assert call("serve", "keys", "create", "--caller", "admin")[0] == 0
+    code, text = call("serve", "keys", "create", "--caller", "admin")
+    assert (code, "scoreshield-service.db is new" in text) == (0, True)
+    code, text = call("serve", "keys", "create", "--caller", "admin")
+    assert (code, "NOTE" in text) == (0, False)
     code, text = call("serve", "keys", "list")
     assert (code, "expires never" in text) == (0, True)
     code, text = call("serve", "people", "list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,9 @@ class SimpleOptions:
     budget: Annotated[float | None, typer.Option(help="The most epsilon that may ever be spent per collection.")] = None
     budget_delta: Annotated[float, typer.Option(help="The delta that the budget is counted at.")] = 0.0
     mechanism: Annotated[str, typer.Option(help="auto, anchored, staircase, laplace, gaussian or optimal.")] = "auto"
+    array: Annotated[
+        str | None, typer.Option(help="The column or array of the vectors, where a file holds several.")
+    ] = None
     ids: Annotated[str | None, typer.Option(help="The column or array of public ids.")] = None
     field: Annotated[
         list[str] | None, typer.Option(help="A public column or array, shown and filterable. May be repeated.")
@@ -88,12 +92,17 @@ class SimpleOptions:
         search = {"mechanism": self.mechanism, "epsilon": self.epsilon, "delta": self.delta}
         budget = {"epsilon": self.budget, "delta": self.budget_delta}
         facts: dict[str, Any] = {
+            "array": self.array,
             "ids": self.ids,
             "fields": self.field or [],
             "text": self.text,
             "embedder": self.embedder,
         }
         collections = self.collection or []
+        if not self.dummy and not self.folder.is_dir():
+            raise InvalidInput(
+                f"There is no folder {self.folder}. Make it first; a new folder starts with a whole budget."
+            )
         if self.dummy:  # it needs no file
             search["epsilon"], budget["epsilon"] = self.epsilon or _DUMMY_EPSILON, self.budget or _DUMMY_BUDGET
             facts |= {"records": self.records, "dimension": self.dimension}
@@ -150,7 +159,7 @@ def serve_command(
             if audit:
                 _serve_audit(policy)
                 return
-            _serve(policy, read_served, is_simple=config is None, is_dummy=options.dummy)
+            _serve(policy, read_served, config, is_dummy=options.dummy)
 
 
 def _reject_settings(context: typer.Context) -> None:
@@ -239,14 +248,17 @@ def _serve_audit(policy: Policy) -> None:
         say_line("Serving for an audit: no records are read, and nothing is charged.")
         for name, one in policy.collections.items():
             for action in (one_action for one_action in one.list_actions() if one_action != "index"):
-                epsilon = getattr(one, action).epsilon
+                offer = getattr(one, action)
+                claim = f"--epsilon {offer.epsilon}"
+                if getattr(offer, "delta", 0.0):
+                    claim += f" --delta {offer.delta}"
                 path = f"{address}/v1/audit/{name}/{action.replace('_', '-')}"
-                say_line(f"  scoreshield audit {path} --epsilon {epsilon} --adjacency replace --output-field hits")
+                say_line(f"  scoreshield audit {path} {claim} --adjacency replace --output-field hits")
 
     run_server(AuditService(policy), announce)
 
 
-def _serve(policy: Policy, read: Callable[[], Policy], *, is_simple: bool, is_dummy: bool) -> None:
+def _serve(policy: Policy, read: Callable[[], Policy], config: Path | None, *, is_dummy: bool) -> None:
     from scoreshield.service.core import Service
     from scoreshield.service.server import run_server
     from scoreshield.service.summary import describe_offers
@@ -263,9 +275,12 @@ def _serve(policy: Policy, read: Callable[[], Policy], *, is_simple: bool, is_du
             for line in describe_offers(one.policy, one.offers):
                 say_line(line)
         # Secrets are made when the port is open: a start that fails would show them to no one.
-        text = _announce_keys(service, is_simple=is_simple, is_dummy=is_dummy)
-        if is_simple:
-            _announce_admin(service, address)
+        where = _name_installation(policy, config)
+        text = _announce_keys(service, where, is_simple=config is None, is_dummy=is_dummy)
+        if config is None:
+            _announce_admin(service, address, where)
+        elif not is_dummy:
+            _announce_people(service, address, where)
         served = next(iter(service.collections.values()))
         say_line("A first look, which costs nothing:")
         if text is not None:
@@ -283,28 +298,50 @@ def _serve(policy: Policy, read: Callable[[], Policy], *, is_simple: bool, is_du
     run_server(service, announce, read)
 
 
-def _announce_keys(service: Service, *, is_simple: bool, is_dummy: bool) -> str | None:
+def _name_installation(policy: Policy, config: Path | None) -> str:
+    """Name the installation as an option of the commands for keys and people; nothing where it is their default."""
+    if config is not None:
+        return f" --config {shlex.quote(str(config))}"
+    database = policy.installation.database
+    is_here = Path(database.removeprefix("sqlite:///")) == Path(_DATABASE.removeprefix("sqlite:///")).absolute()
+    return "" if is_here else f" --database {shlex.quote(database)}"
+
+
+def _announce_keys(service: Service, where: str, *, is_simple: bool, is_dummy: bool) -> str | None:
     """Make and show the keys of a first start; return one of them, or None if there were keys before."""
     known = {key.caller for key in service.keys.list_keys()}
     wanted = [_ADMIN] if is_simple else list(service.policy.callers) if is_dummy else []
     shown = {caller: service.keys.create(caller)[1] for caller in wanted if caller not in known}
+    create = "scoreshield serve keys create --caller"
     for caller, text in shown.items():
         say_line(f"Admin key, shown once: {text}" if is_simple else f"Dummy key of {caller}: {text}")
     if is_simple and not shown:
-        say_line("The admin key was shown at the first start. 'serve keys create --caller admin' makes another.")
+        say_line(f"The admin key was shown at the first start. '{create} {_ADMIN}{where}' makes another.")
+    elif not known and not shown and service.policy.callers:
+        say_line(f"There is no key yet. '{create} {next(iter(service.policy.callers))}{where}' makes one.")
     return next(iter(shown.values()), None)
 
 
-def _announce_admin(service: Service, address: str) -> None:
+def _announce_admin(service: Service, address: str, where: str) -> None:
     """Make the person who signs in first, and show the password."""
     from scoreshield.service.people import make_password
 
     if service.people.list_people():
-        say_line(f"People sign in at {address}/sign-in. 'serve people set-password {_ADMIN}' sets a new password.")
+        reset = f"scoreshield serve people set-password {_ADMIN}{where}"
+        say_line(f"People sign in at {address}/sign-in. '{reset}' sets a new password.")
         return
     password = make_password()
     service.people.create(_ADMIN, "admin", None, password)
     say_line(f"Sign in at {address}/sign-in as {_ADMIN} with the password, shown once: {password}")
+
+
+def _announce_people(service: Service, address: str, where: str) -> None:
+    """Say where people sign in, or how the first one is added."""
+    if service.people.list_people() or service.policy.installation.oidc is not None:
+        say_line(f"People sign in at {address}/sign-in.")
+        return
+    create = f"scoreshield serve people create NAME --role officer --all-collections{where}"
+    say_line(f"No one can sign in yet. '{create}' adds a person.")
 
 
 @keys_app.command("create", epilog="scoreshield serve keys create --config policy.yaml --caller app")
@@ -473,7 +510,12 @@ def _open_keys(
                 raise InvalidInput(f"There is no action {name[:40]!r}; there are {', '.join(ROLE_ACTIONS['admin'])}.")
             if policy is not None and caller is not None:
                 _check_action(policy.callers[caller], caller, name, collections)
+        is_new = policy is None and not Path(database.removeprefix("sqlite:///")).exists()
         with _open_database(database, is_made=caller is not None) as opened:
+            if is_new and database.startswith("sqlite:///"):
+                typer.echo(
+                    f"NOTE: {database} is new. A service that runs on another database has no such key.", err=True
+                )
             yield KeyTable(opened)
 
 

@@ -17,7 +17,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from scoreshield._formatting import format_bound, format_number, typeset_delta
+from scoreshield._formatting import format_bound, format_number, typeset_delta, typeset_power
 from scoreshield.errors import ScoreShieldError
 from scoreshield.privacy.certificate import list_statements, list_warnings
 from scoreshield.privacy.guarantee import Guarantee
@@ -112,6 +112,7 @@ def render_page(request: Request, template: str, status: int = 200, **values: An
         format_bound=format_bound,
         format_number=format_number,
         typeset_delta=typeset_delta,
+        typeset_power=typeset_power,
         **values,
     )
     return HTMLResponse(content, status, {"content-security-policy": PAGE_POLICY})
@@ -599,7 +600,15 @@ def show_events(request: Request, service: ServiceArgument, person: PersonArgume
     if not person.has_all_collections:
         raise ServiceProblem("not_found")
     service.forget_old_events()
-    return render_page(request, "events.html", events=service.events.list_events(most=200))
+    found = service.events.list_events(most=200)
+    return render_page(request, "events.html", events=[(one, _find_charged(service, one)) for one in found])
+
+
+def _find_charged(service: Service, event: Event) -> tuple[str, str] | None:
+    """Find the collection and the hash of the entry that an event is about; None where it names none that is served."""
+    name, _, hash_ = event.subject.partition(" ")
+    is_charge = event.kind == "question charged" and name in service.collections
+    return (name, hash_) if is_charge and _HASH.fullmatch(hash_) else None
 
 
 @router.get("/{path:path}")
