@@ -258,6 +258,39 @@ def test_dry_run_states_costs(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.db"))
 
 
+def test_queries_fit_beside_the_index(tmp_path: Path) -> None:
+    """An index is charged at the start, so that fewer queries fit. One that does not fit is the only fault."""
+    content = write_policy(collection={"index": {"epsilon": 4.0}})
+    assert "epsilon 1 per query; 16 queries fit" in "\n".join(describe_policy(make_policy(tmp_path, content)))
+    content["collections"]["docs"]["expected_queries"] = 17
+    (fault,) = find_policy_faults(make_policy(tmp_path, content))
+    assert "expects 17 queries, and its budget covers 16" in fault
+    del content["collections"]["docs"]["expected_queries"]
+    content["collections"]["docs"]["index"]["epsilon"] = 21.0
+    faults = find_policy_faults(make_policy(tmp_path, content))
+    assert all("one index" in fault.lower() for fault in faults)
+    assert faults
+
+
+def test_check_finds_another_budget(tmp_path: Path) -> None:
+    """The budget of a ledger cannot be changed. The check says so before a start does, and makes nothing."""
+    policy = make_policy(tmp_path)
+    assert find_policy_faults(policy) == []
+    assert not list(tmp_path.glob("*.db"))
+    Service(policy)
+    assert find_policy_faults(policy) == []
+    content = write_policy()
+    content["collections"]["docs"]["budget"]["epsilon"] = 21.0
+    changed = make_policy(tmp_path, content)
+    (fault,) = find_policy_faults(changed)
+    with pytest.raises(InvalidInput) as caught:
+        Service(changed)
+    assert fault == str(caught.value)
+    assert "was set to epsilon 20.0" in fault
+    next(tmp_path.glob("*docs.ledger.db")).write_bytes(b"damaged")
+    assert find_policy_faults(changed) == []  # a policy may be checked where the ledger cannot be read
+
+
 def test_check_states_the_charge_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next start charges an index once for each state of the vectors. To say so makes and charges nothing."""
     content = write_policy(collection={"index": {"epsilon": 4.0}})

@@ -46,11 +46,20 @@ app = CommandApp(
 )
 keys_app = CommandApp(help="Create, list, rotate and revoke API keys.", epilog="scoreshield serve keys list")
 app.add_typer(keys_app, name="keys")
-people_app = CommandApp(help="Add, list and disable people who sign in.", epilog="scoreshield serve people list")
+people_app = CommandApp(
+    help="Add, list, change and disable people who sign in.", epilog="scoreshield serve people list"
+)
 app.add_typer(people_app, name="people")
 
 Config = Annotated[Path | None, typer.Option("--config", help="The policy file.")]
 Database = Annotated[str, typer.Option("--database", help="Without --config: the database of the service.")]
+PersonName = Annotated[str, typer.Argument(help="The name.")]
+PersonCollections = Annotated[
+    list[str] | None, typer.Option("--collection", help="A collection that the person may see. May be repeated.")
+]
+AllCollections = Annotated[
+    bool, typer.Option("--all-collections", help="The person may see all collections, also later ones.")
+]
 
 
 @dataclass(frozen=True)
@@ -272,10 +281,11 @@ def _serve(policy: Policy, read: Callable[[], Policy], config: Path | None, *, i
             say_line("There are no reports, no sign-in at a provider and no traces.")
         for one in service.collections.values():
             say_line(f"{one.name}:")
-            for line in describe_offers(one.policy, one.offers):
+            left = {action: f"queries left: {one.count_left(action):,}" for action in one.offers if action != "index"}
+            for line in describe_offers(one.policy, one.offers, left):
                 say_line(line)
         # Secrets are made when the port is open: a start that fails would show them to no one.
-        where = _name_installation(policy, config)
+        where = _name_installation(policy.installation.database, config)
         text = _announce_keys(service, where, is_simple=config is None, is_dummy=is_dummy)
         if config is None:
             _announce_admin(service, address, where)
@@ -298,13 +308,12 @@ def _serve(policy: Policy, read: Callable[[], Policy], config: Path | None, *, i
     run_server(service, announce, read)
 
 
-def _name_installation(policy: Policy, config: Path | None) -> str:
+def _name_installation(database: str, config: Path | None) -> str:
     """Name the installation as an option of the commands for keys and people; nothing where it is their default."""
     if config is not None:
         return f" --config {shlex.quote(str(config))}"
-    database = policy.installation.database
-    is_here = Path(database.removeprefix("sqlite:///")) == Path(_DATABASE.removeprefix("sqlite:///")).absolute()
-    return "" if is_here else f" --database {shlex.quote(database)}"
+    own, default = (Path(address.removeprefix("sqlite:///")).absolute() for address in (database, _DATABASE))
+    return "" if own == default else f" --database {shlex.quote(database)}"
 
 
 def _announce_keys(service: Service, where: str, *, is_simple: bool, is_dummy: bool) -> str | None:
@@ -421,21 +430,15 @@ def create_person_command(
     role: Annotated[str, typer.Option(help="reader, curator, officer or admin.")],
     config: Config = None,
     database: Database = _DATABASE,
-    collection: Annotated[
-        list[str] | None, typer.Option(help="A collection that the person may see. May be repeated.")
-    ] = None,
-    all_collections: Annotated[
-        bool, typer.Option("--all-collections", help="The person may see all collections, also later ones.")
-    ] = False,
+    collection: PersonCollections = None,
+    all_collections: AllCollections = False,
     no_password: Annotated[
         bool, typer.Option("--no-password", help="The person signs in by OpenID Connect alone.")
     ] = False,
 ) -> None:
     """Add a person. The password is asked for, or read from standard input."""
-    if all_collections and collection:
-        raise InvalidInput("--collection and --all-collections exclude each other.")
-    with _open_people(config, database, collection or [], is_new=True) as people:
-        chosen = None if all_collections else collection or []
+    chosen = _choose_collections(collection, all_collections)
+    with _open_people(config, database, chosen or [], is_new=True) as people:
         # The table checks the role; the command line has it as a text.
         made = people.create(name, role, chosen, None if no_password else _read_password())  # type: ignore[arg-type]
     say_line(_describe_person(made))
@@ -452,24 +455,50 @@ def list_people_command(config: Config = None, database: Database = _DATABASE) -
         say_line(_describe_person(one))
 
 
-@people_app.command("set-password", epilog="scoreshield serve people set-password ada --config policy.yaml")
-def set_password_command(
-    name: Annotated[str, typer.Argument(help="The name.")], config: Config = None, database: Database = _DATABASE
+@people_app.command("change", epilog="scoreshield serve people change ada --role admin --all-collections")
+def change_person_command(
+    name: PersonName,
+    role: Annotated[str | None, typer.Option(help="reader, curator, officer or admin. Unchanged by default.")] = None,
+    config: Config = None,
+    database: Database = _DATABASE,
+    collection: PersonCollections = None,
+    all_collections: AllCollections = False,
 ) -> None:
+    """Change the role or the collections of a person, and end the sessions of the person."""
+    chosen = _choose_collections(collection, all_collections)
+    if role is None and chosen == []:
+        raise InvalidInput("Nothing would change: give --role, --collection or --all-collections.")
+    with _open_people(config, database, chosen or []) as people:
+        changed = people.change(name, role, "unchanged" if chosen == [] else chosen)  # type: ignore[arg-type]
+    say_line(_describe_person(changed))
+
+
+@people_app.command("set-password", epilog="scoreshield serve people set-password ada --config policy.yaml")
+def set_password_command(name: PersonName, config: Config = None, database: Database = _DATABASE) -> None:
     """Set the password of a person, and end the sessions of the person."""
     with _open_people(config, database) as people:
-        people.set_password(name, _read_password())
-    say_line(f"The password of {name} is set, and all sessions of {name} have ended.")
+        person = people.set_password(name, _read_password())
+    if person.disabled is None:
+        say_line(f"The password of {name} is set, and all sessions of {name} have ended.")
+        return
+    enable = f"scoreshield serve people enable {name}{_name_installation(database, config)}"
+    say_line(f"The password of {name} is set, but {name} is still disabled; '{enable}' enables {name}.")
 
 
 @people_app.command("disable", epilog="scoreshield serve people disable ada --config policy.yaml")
-def disable_person_command(
-    name: Annotated[str, typer.Argument(help="The name.")], config: Config = None, database: Database = _DATABASE
-) -> None:
+def disable_person_command(name: PersonName, config: Config = None, database: Database = _DATABASE) -> None:
     """Disable a person, and end the sessions of the person."""
     with _open_people(config, database) as people:
         people.disable(name)
     say_line(f"Disabled {name}.")
+
+
+@people_app.command("enable", epilog="scoreshield serve people enable ada --config policy.yaml")
+def enable_person_command(name: PersonName, config: Config = None, database: Database = _DATABASE) -> None:
+    """Enable a person who was disabled. The password, the role and the collections are the old ones."""
+    with _open_people(config, database) as people:
+        people.enable(name)
+    say_line(f"Enabled {name}.")
 
 
 @app.command("rotate-signing-key", epilog="scoreshield serve rotate-signing-key scoreshield-installation.key")
@@ -558,6 +587,13 @@ def _open_database(database: str, *, is_made: bool) -> Iterator[InstallationData
         yield opened
     finally:
         opened.close()
+
+
+def _choose_collections(collection: list[str] | None, all_collections: bool) -> list[str] | None:
+    """Return the collections that the options name; None for all."""
+    if all_collections and collection:
+        raise InvalidInput("--collection and --all-collections exclude each other.")
+    return None if all_collections else collection or []
 
 
 def _read_password() -> str:

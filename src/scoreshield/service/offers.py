@@ -215,7 +215,7 @@ def find_cost_faults(name: str, policy: CollectionPolicy, offers: dict[str, Quer
     """Find offers that the whole budget of a collection does not cover; one sentence for each."""
     faults = []
     for action, offer in offers.items():
-        fits = count_in_budget(policy, offer)
+        fits = count_in_budget(policy, offers, action)
         if fits == 0:
             needs = " and a delta above 0" if offer.guarantee.delta and not policy.budget.delta else ""
             faults.append(f"The budget of collection {name} never covers one {action}: it needs more epsilon{needs}.")
@@ -225,9 +225,12 @@ def find_cost_faults(name: str, policy: CollectionPolicy, offers: dict[str, Quer
     return faults
 
 
-def count_in_budget(policy: CollectionPolicy, offer: QueryOffer) -> int:
-    """Count how many answers of one offer the whole budget of a collection covers."""
-    return PrivacyFilter(policy.budget.epsilon, policy.budget.delta).count_fitting(offer.guarantee, MOST_LEFT)
+def count_in_budget(policy: CollectionPolicy, offers: dict[str, QueryOffer], action: str) -> int:
+    """Count how many answers of one offer the whole budget of a collection covers, after the charge of its index."""
+    budget, index = PrivacyFilter(policy.budget.epsilon, policy.budget.delta), offers.get("index")
+    if action != "index" and index is not None and budget.would_fit(index.guarantee):
+        budget.spend(index.guarantee)
+    return budget.count_fitting(offers[action].guarantee, MOST_LEFT)
 
 
 def describe_promise(guarantee: Guarantee) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scoreshield.errors import InvalidInput, ScoreShieldError, StoreError
 from scoreshield.service.answers import AnswerBook, AnswerState
@@ -19,7 +19,7 @@ from scoreshield.service.policy import (
     find_size_fault,
     find_source_faults,
 )
-from scoreshield.service.tables import find_collection_ledger
+from scoreshield.service.tables import check_limit, find_collection_ledger
 
 
 def find_policy_faults(policy: Policy) -> list[str]:
@@ -34,6 +34,7 @@ def find_policy_faults(policy: Policy) -> list[str]:
                 fault = find_size_fault(name, data.dimension, policy.installation)
                 faults += [] if fault is None else [fault]
                 faults += find_cost_faults(name, collection, make_offers(name, collection, data))
+                faults += _find_limit_faults(policy, name, collection)
             except (InvalidInput, StoreError) as error:
                 faults.append(f"Collection {name} cannot be served: {error}")
     return faults
@@ -46,21 +47,49 @@ def describe_policy(policy: Policy) -> Iterator[str]:
         budget = collection.budget
         limit = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
         yield f"Collection {name}: budget {limit}, for all callers together."
-        yield from describe_offers(collection, offers)
+        fit = {action: f"{count_in_budget(collection, offers, action):,} queries fit" for action in offers}
+        yield from describe_offers(collection, offers, fit)
         shown = ", ".join(collection.fields) or "none"
         yield f"  public fields: {shown}"
     for name, caller in policy.callers.items():
         yield from _describe_caller(name, caller)
 
 
-def describe_offers(collection: CollectionPolicy, offers: dict[str, QueryOffer]) -> Iterator[str]:
-    """Describe what a collection answers, what that costs, and what an attacker finds out by it."""
+def describe_offers(
+    collection: CollectionPolicy, offers: dict[str, QueryOffer], counts: Mapping[str, str]
+) -> Iterator[str]:
+    """Describe what a collection answers, what that costs, and what an attacker finds out by it.
+
+    Args:
+        collection: Its policy.
+        offers: What it answers.
+        counts: How many queries of each offer the budget covers, in words.
+    """
     for action in collection.list_actions():
-        yield f"  {_describe_action(action, collection, offers)}"
+        yield f"  {_describe_action(action, offers, counts)}"
         if action in offers:
             shown = "The index" if action == "index" else f"One {action} answer"
             yield f"    {shown}: {describe_rates(offers[action].guarantee).sentence}"
     yield f"  The whole budget: {bound_rates(collection.budget.epsilon, collection.budget.delta).sentence}"
+
+
+def _find_limit_faults(policy: Policy, name: str, collection: CollectionPolicy) -> list[str]:
+    """Find a budget that differs from that of the ledger, which the next start would reject.
+
+    A policy may be checked where the database of the installation cannot be reached.
+    """
+    if collection.dummy:
+        return []
+    try:
+        ledger = find_collection_ledger(policy.installation.database, name)
+    except ScoreShieldError:
+        return []
+    try:
+        if ledger is not None:
+            check_limit(ledger, name, epsilon=collection.budget.epsilon, delta=collection.budget.delta)
+    except InvalidInput as error:
+        return [str(error)]
+    return []
 
 
 def describe_index_charges(policy: Policy) -> Iterator[str]:
@@ -99,7 +128,7 @@ def _describe_cost(offer: QueryOffer) -> str:
     return f"epsilon {guarantee.epsilon:g}" + (f", delta {guarantee.delta:g}" if guarantee.delta else "")
 
 
-def _describe_action(action: str, collection: CollectionPolicy, offers: dict[str, QueryOffer]) -> str:
+def _describe_action(action: str, offers: dict[str, QueryOffer], counts: Mapping[str, str]) -> str:
     if action not in offers:
         return f"{action}: by the index, at no further cost"
     offer = offers[action]
@@ -107,7 +136,7 @@ def _describe_action(action: str, collection: CollectionPolicy, offers: dict[str
     cost = _describe_cost(offer)
     if action == "index":
         return f"index: {guarantee.mechanism}, {cost}, charged at the start, once for each state of the vectors"
-    return f"{action}: {guarantee.mechanism}, {cost} per query; {count_in_budget(collection, offer):,} queries fit"
+    return f"{action}: {guarantee.mechanism}, {cost} per query; {counts[action]}"
 
 
 def _describe_caller(name: str, caller: CallerPolicy) -> Iterator[str]:
