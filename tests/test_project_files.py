@@ -555,8 +555,10 @@ def test_run_with_skips(tmp_path: Path, reason: str, ci: str, code: int, process
     (tmp_path / "test_c.py").write_text(
         "import pytest\npytest.importorskip('fcntl_is_not_here', reason='no GPU here')\n"
     )
-    environment = os.environ | {"CI": ci, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", processes, str(tmp_path)]
+    # The other plugins that are installed take seconds to load.
+    environment = os.environ | {"CI": ci, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    options = ["-q", "-p", "no:cacheprovider", "-p", "xdist", "-n", processes]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert "skipped, and the command that would enable it" in done.stdout

@@ -245,7 +245,7 @@ def test_a_killed_run_goes_on(folder: Path, server: ChatServer, run: Any) -> Non
     command = [*BASE, "--mechanism", "laplace", "--epsilon", "3", *models(server), "--workers", "1"]
     server.script = ["I do not know.", "I do not know.", HANG]
     process = subprocess.Popen([sys.executable, "-m", "scoreshield.cli", *command], cwd=folder)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(server.requests) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -707,7 +707,7 @@ def test_an_interrupt_ends_at_once(folder: Path, server: ChatServer) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "scoreshield.cli", *command], cwd=folder, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(server.requests) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
