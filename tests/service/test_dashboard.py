@@ -803,6 +803,8 @@ def test_admins_of_everything_see_the_people(client: TestClient, service: Servic
     sign_in(client, service, "ada", "admin")
     page = client.get("/dashboard/keys").text
     assert "scoreshield serve people create" in page
+    for command in ("change", "set-password", "disable", "enable"):
+        assert f"<code>{command}</code>" in page
     row = next(row for row in page.split("<tr") if ">eve<" in row)
     for fact in ("officer", "docs", "by the provider", "disabled"):
         assert f">{fact}<" in row

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
 from browser_scripts import CONTRAST
 from browser_support import Visit, needs_chromium, open_browser
-from service_support import make_query, open_service, serve, write_policy
+from service_support import make_query, open_service, serve, start_session, write_policy
 
 from scoreshield.service.answers import Payer
 from scoreshield.service.core import Service
@@ -116,7 +116,7 @@ class SignedInVisit(Visit):
         super().__init__(browser, width, scheme, base_url=address, **settings)
         self.address = address
         self.context.add_cookies(
-            [{"name": "scoreshield-session", "value": service.people.start_session("ada"), "url": address}]
+            [{"name": "scoreshield-session", "value": start_session(service, "ada"), "url": address}]
         )
 
     def check(self) -> None:
@@ -297,7 +297,7 @@ def test_password_by_keyboard(browser: Any, service: Service, address: str) -> N
     service.people.create("eve", "reader", [], PASSWORD)
     with SignedInVisit(browser, service, address, 390, "dark") as visit:
         visit.context.clear_cookies()
-        cookie = {"name": "scoreshield-session", "value": service.people.start_session("eve"), "url": address}
+        cookie = {"name": "scoreshield-session", "value": start_session(service, "eve"), "url": address}
         visit.context.add_cookies([cookie])
         page = visit.page
         page.goto("/dashboard")

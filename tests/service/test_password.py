@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the 'service' extra is not installed")
 
 from argon2 import PasswordHasher
-from service_support import TestClient, open_service, sign_in
+from service_support import TestClient, open_service, sign_in, start_session
 
 from scoreshield.errors import InvalidInput
 from scoreshield.service.application import create_app
@@ -63,7 +63,7 @@ def send(
 
 def test_change(client: TestClient, service: Service) -> None:
     """The new password opens, the old one does not, other sessions end, and this browser stays signed in."""
-    other = service.people.start_session("ada")
+    other = start_session(service, "ada")
     token = sign_in(client, service, "ada")
     mine = client.cookies[name_session_cookie(service)]
     page = client.get(PAGE)

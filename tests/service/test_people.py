@@ -27,19 +27,20 @@ from service_support import (
     make_policy,
     open_service,
     sign_in,
+    start_session,
     write_collection,
     write_policy,
 )
 
 from scoreshield import cli
-from scoreshield.errors import InvalidInput
+from scoreshield.errors import InvalidInput, LedgerError
 from scoreshield.service import people as people_module
 from scoreshield.service.application import create_app
 from scoreshield.service.core import Service
 from scoreshield.service.events import Author, Event
 from scoreshield.service.logs import JsonFormatter
 from scoreshield.service.pages import PAGE_POLICY, make_page
-from scoreshield.service.people import PeopleTable, Person, group_address, make_password
+from scoreshield.service.people import PeopleTable, Person, ProviderGrant, group_address, make_password
 from scoreshield.service.problems import ServiceProblem
 from scoreshield.service.sign_in import check_next, read_checked_form, require_person
 
@@ -241,7 +242,7 @@ def test_session_fixation(client: TestClient, service: Service) -> None:
     """A session that someone planted in a browser is not continued: a sign-in makes a new one and ends the old one."""
     service.people.create("ada", "reader", (), PASSWORD)
     service.people.create("eve", "reader", ())
-    for planted in ("A" * 43, service.people.start_session("eve")):
+    for planted in ("A" * 43, start_session(service, "eve")):
         client.cookies.clear()
         fields = {"name": "ada", "password": PASSWORD, "form_token": read_token(client.get("/sign-in").text)}
         client.cookies.set("scoreshield-session", planted)
@@ -351,21 +352,21 @@ def test_pages_of_the_dashboard_follow(page: str) -> None:
 def test_sessions_expire(service: Service, clock: Clock) -> None:
     """A session ends when it is idle, and at last by its age; use keeps it alive in between."""
     service.people.create("ada", "reader", (), PASSWORD)
-    idle = service.people.start_session("ada")
+    idle = start_session(service, "ada")
     clock.now += people_module.IDLE_TIME - timedelta(seconds=1)
     assert service.people.find_session(idle) is not None  # this use counts
     clock.now += people_module.IDLE_TIME - timedelta(seconds=1)
     assert service.people.find_session(idle) is not None
     clock.now += people_module.IDLE_TIME
     assert service.people.find_session(idle) is None
-    busy, begin = service.people.start_session("ada"), clock.now
+    busy, begin = start_session(service, "ada"), clock.now
     while clock.now < begin + people_module.LONGEST_TIME - timedelta(minutes=30):
         assert service.people.find_session(busy) is not None
         clock.now += timedelta(minutes=30)
     assert service.people.find_session(busy) is not None
     clock.now = begin + people_module.LONGEST_TIME
     assert service.people.find_session(busy) is None
-    service.people.start_session("ada")  # which deletes the rows of sessions that have ended
+    start_session(service, "ada")  # which deletes the rows of sessions that have ended
     assert service.database.read("SELECT COUNT(*) FROM scoreshield_service_sessions")[0][0] == 1
 
 
@@ -373,9 +374,9 @@ def test_password_change_and_disable_end_sessions(service: Service, tmp_path: Pa
     """A new password and a disabled person end all sessions, on every replica and at once."""
     replica = open_cheap(tmp_path)
     service.people.create("ada", "reader", (), PASSWORD)
-    tokens = [replica.people.start_session("ada") for _ in range(2)]
+    tokens = [start_session(replica, "ada") for _ in range(2)]
     other = replica.people.create("bob", "reader", ())
-    kept = service.people.start_session(other.name)
+    kept = start_session(service, other.name)
     service.people.set_password("ada", "another quiet lake")
     assert [replica.people.find_session(token) for token in tokens] == [None, None]
     assert find_code(replica, "ada", PASSWORD) == "sign_in_failed"
@@ -383,12 +384,100 @@ def test_password_change_and_disable_end_sessions(service: Service, tmp_path: Pa
     service.people.disable("ada")
     assert replica.people.find_session(token) is None
     assert find_code(replica, "ada", "another quiet lake") == "sign_in_failed"
-    with pytest.raises(ServiceProblem):
-        replica.people.start_session("ada")
+    assert replica.people.find_session(start_session(replica, "ada")) is None
     assert replica.people.find_session(kept) is not None
-    for change in (service.people.disable, lambda name: service.people.set_password(name, PASSWORD)):
+    people = service.people
+    for change in (people.change, people.disable, people.enable, lambda name: people.set_password(name, PASSWORD)):
         with pytest.raises(InvalidInput, match="There is no person"):
             change("eve")
+
+
+def test_change_of_role_and_collections(service: Service, tmp_path: Path) -> None:
+    """A change keeps what it does not name, ends all sessions on every replica, and is an event."""
+    replica = open_cheap(tmp_path)
+    service.people.create("ada", "reader", ["docs"], PASSWORD)
+    facts = []
+    for change in ({"role": "officer"}, {"collections": None}, {"role": "admin", "collections": ["docs", "notes"]}):
+        token = replica.people.sign_in("ada", PASSWORD, "")
+        changed = service.people.change("ada", **change)  # type: ignore[arg-type]
+        assert replica.people.find_session(token) is None
+        found = replica.people.find_session(replica.people.sign_in("ada", PASSWORD, ""))
+        assert found == changed
+        assert found.has_password
+        facts.append((found.role, found.collections))
+    assert facts == [("officer", ("docs",)), ("officer", None), ("admin", ("docs", "notes"))]
+    assert [event.kind for event in service.events.list_events()].count("person changed") == 3
+
+
+def test_changes_that_are_rejected(service: Service) -> None:
+    """A wrong role and a role that a grant gives are no change: sessions stay, and there is no event."""
+    grant = ProviderGrant("bob", "reader", ("docs",))
+    tokens = [service.people.admit(grant, "")]
+    service.people.create("ada", "reader", (), PASSWORD)
+    tokens.append(start_session(service, "ada"))
+    with pytest.raises(InvalidInput, match="A grant of the policy gives bob the role"):
+        service.people.change("bob", "admin")
+    with pytest.raises(InvalidInput, match="The role must be one of"):
+        service.people.change("ada", "owner")  # type: ignore[arg-type]
+    assert all(service.people.find_session(token) is not None for token in tokens)
+    assert "person changed" not in [event.kind for event in service.events.list_events()]
+    # With a password, the provider no longer signs the person in, so no grant gives the role.
+    service.people.set_password("bob", PASSWORD)
+    assert service.people.change("bob", "admin").role == "admin"
+    # Someone who was added here and signs in at the provider has the role of the table.
+    service.people.create("eve", "reader", ())
+    service.people.change("eve", "officer", None)
+    found = service.people.find_session(service.people.admit(ProviderGrant("eve", "reader", ()), ""))
+    assert found is not None
+    assert (found.role, found.collections) == ("officer", None)
+
+
+def test_change_and_its_event_are_one_transaction(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the event cannot be written, nothing changes and no session ends."""
+    service.people.create("ada", "reader", (), PASSWORD)
+    service.people.create("bob", "reader", (), PASSWORD)
+    service.people.disable("bob")
+    token, before = start_session(service, "ada"), service.people.list_people()
+
+    def fail(*_: Any) -> None:
+        raise LedgerError("The disk is full.")
+
+    monkeypatch.setattr(people_module, "write_event", fail)
+    for change in (lambda: service.people.change("ada", "admin"), lambda: service.people.enable("bob")):
+        with pytest.raises(LedgerError, match="full"):
+            change()
+    assert service.people.list_people() == before
+    assert service.people.find_session(token) is not None
+
+
+def test_racing_changes_are_all_made(service: Service, tmp_path: Path) -> None:
+    """Changes of the role and of the collections at the same time on two replicas undo none of each other."""
+    replica = open_cheap(tmp_path)
+    service.people.create("ada", "reader", (), PASSWORD)
+    changes = [lambda: service.people.change("ada", "officer"), lambda: replica.people.change("ada", collections=None)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda place: changes[place % 2](), range(16)))
+    (ada,) = service.people.list_people()
+    assert (ada.role, ada.collections) == ("officer", None)
+    assert [event.kind for event in service.events.list_events()].count("person changed") == 16
+
+
+def test_enable(service: Service) -> None:
+    """A person who is enabled again has the password, role and collections of before, and none of the old sessions."""
+    service.people.create("ada", "officer", ["docs"], PASSWORD)
+    (before,) = service.people.list_people()
+    old = service.people.sign_in("ada", PASSWORD, "")
+    service.people.disable("ada")
+    assert service.people.set_password("ada", "another quiet lake").disabled is not None
+    assert find_code(service, "ada", "another quiet lake") == "sign_in_failed"
+    service.people.enable("ada")
+    assert service.people.list_people() == [before]
+    assert service.people.find_session(old) is None
+    token = service.people.sign_in("ada", "another quiet lake", "")
+    service.people.enable("ada")  # of someone who is enabled, which ends no session
+    assert service.people.find_session(token) is not None
+    kinds = [event.kind for event in service.events.list_events()]
+    assert kinds.count("person enabled") == 2
 
 
 def test_session_that_begins_while_the_password_changes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,7 +747,7 @@ def test_older_database_gets_the_tables(tmp_path: Path) -> None:
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Commands add, list and disable people. A password comes from standard input, never from an argument."""
+    """Commands add, list, change, disable and enable people. A password comes from standard input alone."""
     monkeypatch.chdir(tmp_path)
     write_collection(tmp_path / "docs.npz")
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(write_policy()))
@@ -684,7 +773,13 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ("create", "eve", "--role", "reader", "--collection", "other"): "serves no collection",
         ("create", "eve", "--role", "reader", "--collection", "docs", "--all-collections"): "exclude",
         ("create", "ada", "--role", "reader"): "already",
+        ("change", "ada"): "give --role, --collection or --all-collections",
+        ("change", "ada", "--role", "owner"): "role",
+        ("change", "ada", "--collection", "other"): "serves no collection",
+        ("change", "ada", "--collection", "docs", "--all-collections"): "exclude",
+        ("change", "eve", "--role", "reader"): "no person",
         ("disable", "eve"): "no person",
+        ("enable", "eve"): "no person",
     }.items():
         code, text = call(*arguments, typed=f"{PASSWORD}\n")
         assert (code, sentence in text) == (2, True), text
@@ -694,6 +789,19 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert call("set-password", "ada", typed="another quiet lake\n")[0] == 0
     assert service.people.find_session(token) is None
     assert find_code(service, "ada", "another quiet lake") == "ok"
+    assert call("change", "ada", "--role", "reader") == (0, "ada  reader  enabled  by password  docs\n")
+    assert call("change", "ada", "--all-collections") == (0, "ada  reader  enabled  by password  all collections\n")
+    changed = call("change", "ada", "--role", "officer", "--collection", "docs")
+    assert changed == (0, "ada  officer  enabled  by password  docs\n")
+    assert call("disable", "ada")[0] == 0
+    code, text = call("set-password", "ada", typed="a third quiet lake\n")
+    command = "scoreshield serve people enable ada --config policy.yaml"
+    assert (code, text) == (
+        0,
+        f"The password of ada is set, but ada is still disabled; '{command}' enables ada.\n",
+    )
+    assert call("enable", "ada") == (0, "Enabled ada.\n")
+    assert find_code(service, "ada", "a third quiet lake") == "ok"
     assert call("disable", "ada")[0] == 0
     code, text = call("list")
     assert "ada  officer  disabled" in text

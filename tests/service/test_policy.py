@@ -202,7 +202,7 @@ def test_read_policy_places_files_and_zones(tmp_path: Path) -> None:
         ("k: 3", "k: yes", "k of the policy is wrong"),
         ("k: 3", "k: 0x3", "k of the policy is wrong"),
         ("expires: 2999-06-30", "expires: 2999-06-31", "expires of the policy is wrong"),
-        ("expires: 2999-06-30", "expires: 29990630", "expires of the policy is wrong"),
+        ("expires: 2999-06-30", "expires: 29990630", "expires of the policy is wrong: it must be a day, such as"),
         ("expires: 2999-06-30", "expires: !!timestamp 2999-06-31", "a value that does not exist"),
         ("expires: 2999-06-30", "expires: [*unknown]", "it is not YAML at line"),
     ],

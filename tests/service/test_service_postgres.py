@@ -89,6 +89,10 @@ def test_people_and_guesses(tmp_path: Path, content: dict[str, Any]) -> None:
     tables[1].set_password("ada", "another quiet lake")
     assert tables[0].find_session(token) is None
     assert tables[0].find_session(tables[1].sign_in("ada", "another quiet lake", "")) is not None
+    tables[0].disable("ada")
+    tables[1].enable("ada")
+    assert tables[0].change("ada", "officer", None).role == "officer"
+    assert tables[1].change("ada", "curator").collections is None
     grant = ProviderGrant("bob", "officer", ())
     with ThreadPoolExecutor(4) as pool:
         tokens = list(pool.map(lambda place: tables[place % 2].admit(grant, ""), range(8)))

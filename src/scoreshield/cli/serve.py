@@ -313,7 +313,9 @@ def _name_installation(database: str, config: Path | None) -> str:
     if config is not None:
         return f" --config {shlex.quote(str(config))}"
     own, default = (Path(address.removeprefix("sqlite:///")).absolute() for address in (database, _DATABASE))
-    return "" if own == default else f" --database {shlex.quote(database)}"
+    if own == default or not database.startswith("sqlite:///"):  # the address of a server may hold a password
+        return ""
+    return f" --database {shlex.quote(database)}"
 
 
 def _announce_keys(service: Service, where: str, *, is_simple: bool, is_dummy: bool) -> str | None:

@@ -157,7 +157,7 @@ class OidcProvider:
         if not isinstance(name, str) or (is_email and claims.get("email_verified") is not True):
             raise ServiceProblem("sign_in_failed")
         if is_email and name.isascii():  # other letters may become those of another address in small letters
-            # In any other claim, capitals may tell two people apart. Such a name is not one of this service.
+            # In any other claim, two people may differ in capitals alone. Such a name is not one of this service.
             name = name.lower()
         for grant in self.policy.grants:
             value = claims.get(grant.claim)

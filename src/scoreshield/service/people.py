@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
@@ -161,8 +161,7 @@ class PeopleTable:
         """
         if not _NAME.fullmatch(name):
             raise InvalidInput("A name has 1 to 80 of a-z, 0-9 and @._+-, and begins with a letter or a digit.")
-        if role not in get_args(Role):
-            raise InvalidInput(f"The role must be one of {', '.join(get_args(Role))}.")
+        _check_role(role)
         hashed = None if password is None else self._hash(password)
         chosen = None if collections is None else tuple(collections)
         now = self._clock()
@@ -175,7 +174,7 @@ class PeopleTable:
                 "VALUES (:name, :role, :collections, :password, 1, :created, NULL, :source)",
                 name=name,
                 role=role,
-                collections=None if chosen is None else json.dumps(chosen),
+                collections=_write_collections(chosen),
                 password=hashed,
                 created=_write_time(now),
                 source=_HERE,
@@ -190,20 +189,59 @@ class PeopleTable:
         rows = self._database.read(f"SELECT {_COLUMNS} FROM {_PEOPLE} ORDER BY name")
         return [_read_row(row).facts for row in rows]
 
-    def set_password(self, name: str, password: str, *, author: Author = COMMAND_LINE) -> None:
+    def change(
+        self,
+        name: str,
+        role: Role | None = None,
+        collections: Sequence[str] | Literal["unchanged"] | None = "unchanged",
+        *,
+        author: Author = COMMAND_LINE,
+    ) -> PersonFacts:
+        """Change the role or the collections of a person, and end all sessions of the person.
+
+        Args:
+            name: The name.
+            role: The new role; None for the role as it is.
+            collections: The collections that the person may see from now on; unchanged by default, and None for all.
+            author: Who changes the person.
+
+        Raises:
+            InvalidInput: There is no such person, the role is wrong, or a provider of identities keeps the role.
+        """
+        if role is not None:
+            _check_role(role)
+
+        def work(execute: StatementRunner) -> PersonFacts:
+            row = self._end_sessions(execute, name)
+            # Someone with a password cannot sign in by the provider, so no grant would undo the change.
+            if row.source == _PROVIDER and row.password is None:
+                raise InvalidInput(
+                    f"A grant of the policy gives {name} the role and the collections: change the grant."
+                )
+            chosen = row.facts.collections if collections == "unchanged" else collections
+            changed = self._set_role(execute, name, row.facts.role if role is None else role, chosen)
+            write_event(execute, Event("person changed", author, name))
+            return changed.facts
+
+        return self._database.write(work)
+
+    def set_password(self, name: str, password: str, *, author: Author = COMMAND_LINE) -> PersonFacts:
         """Set the password of a person and end all sessions of the person. Failed attempts no longer count.
+
+        A disabled person stays disabled.
 
         Raises:
             InvalidInput: There is no such person, or the password is too short or too long.
         """
         hashed = self._hash(password)
 
-        def work(execute: StatementRunner) -> None:
+        def work(execute: StatementRunner) -> PersonFacts:
             self._end_sessions(execute, name)
-            execute(f"UPDATE {_PEOPLE} SET password = :password WHERE name = :name", password=hashed, name=name)
+            changed = self._update(execute, name, "password = :password", password=hashed)
             write_event(execute, Event("password set", author, name))
+            return changed.facts
 
-        self._database.write(work)
+        return self._database.write(work)
 
     def change_password(self, name: str, old: str, new: str, address: str) -> str:
         """Change the password of a person who knows it, and end all sessions of the person.
@@ -269,6 +307,19 @@ class PeopleTable:
 
         self._database.write(work)
 
+    def enable(self, name: str, *, author: Author = COMMAND_LINE) -> None:
+        """Enable a person who was disabled. Sessions that ended then do not come back.
+
+        Raises:
+            InvalidInput: There is no such person.
+        """
+
+        def work(execute: StatementRunner) -> None:
+            self._update(execute, name, "disabled = NULL")
+            write_event(execute, Event("person enabled", author, name))
+
+        self._database.write(work)
+
     def sign_in(self, name: str, password: str, address: str) -> str:
         """Check a password and begin a session; return its token.
 
@@ -295,17 +346,6 @@ class PeopleTable:
         if self._hasher.check_needs_rehash(hashed):
             self._replace_hash(row.facts.name, hashed, password)
         self._take_back(tags)
-        return self._begin_session(row, address)
-
-    def start_session(self, name: str, address: str = "") -> str:
-        """Begin a session for a person who was identified in another way; return its token.
-
-        Raises:
-            ServiceProblem: There is no such person, or the person is disabled.
-        """
-        row = self._find_row(name)
-        if row is None or row.facts.disabled is not None:
-            raise ServiceProblem("sign_in_failed")
         return self._begin_session(row, address)
 
     def admit(self, grant: ProviderGrant, address: str) -> str:
@@ -374,7 +414,7 @@ class PeopleTable:
             "ON CONFLICT (name) DO NOTHING",
             name=grant.name,
             role=grant.role,
-            collections=json.dumps(grant.collections),
+            collections=_write_collections(grant.collections),
             created=_write_time(self._clock()),
             source=_PROVIDER,
         )
@@ -385,12 +425,11 @@ class PeopleTable:
         """End the sessions of a person whose claims have changed, and write the role that they give now."""
         self._end_sessions(execute, grant.name)
         if grant.role is not None:
-            execute(
-                f"UPDATE {_PEOPLE} SET role = :role, collections = :collections WHERE name = :name",
-                role=grant.role,
-                collections=json.dumps(grant.collections),
-                name=grant.name,
-            )
+            self._set_role(execute, grant.name, grant.role, grant.collections)
+
+    def _set_role(self, execute: StatementRunner, name: str, role: Role, collections: Sequence[str] | None) -> _Row:
+        written = _write_collections(collections)
+        return self._update(execute, name, "role = :role, collections = :collections", role=role, collections=written)
 
     def _begin_session(self, row: _Row, address: str) -> str:
         token, now, name = secrets.token_urlsafe(32), self._clock(), row.facts.name
@@ -412,11 +451,18 @@ class PeopleTable:
         self._forget_old(now)
         return token
 
-    def _end_sessions(self, execute: StatementRunner, name: str) -> None:
-        changed = execute(f"UPDATE {_PEOPLE} SET generation = generation + 1 WHERE name = :name", name=name)
-        if not changed.rowcount:
-            raise InvalidInput("There is no person of this name; 'scoreshield serve people list' lists them.")
+    def _end_sessions(self, execute: StatementRunner, name: str) -> _Row:
+        row = self._update(execute, name, "generation = generation + 1")
         execute(f"DELETE FROM {_SESSIONS} WHERE person = :name", name=name)
+        return row
+
+    def _update(self, execute: StatementRunner, name: str, assignments: str, **values: Any) -> _Row:
+        """Update the row of a person; return it as it is then."""
+        statement = f"UPDATE {_PEOPLE} SET {assignments} WHERE name = :name RETURNING {_COLUMNS}"
+        row = execute(statement, name=name, **values).one_or_none()
+        if row is None:
+            raise InvalidInput("There is no person of this name; 'scoreshield serve people list' lists them.")
+        return _read_row(row)
 
     def _forget_old(self, now: datetime) -> None:
         """Delete sessions that have ended and attempts that no longer count."""
@@ -536,6 +582,11 @@ def make_password() -> str:
     return "-".join("".join(secrets.choice(letters) for _ in range(5)) for _ in range(5))
 
 
+def _check_role(role: str) -> None:
+    if role not in get_args(Role):
+        raise InvalidInput(f"The role must be one of {', '.join(get_args(Role))}.")
+
+
 def _normalise(password: str) -> bytes:
     """Give the same bytes for a text that another keyboard writes in another form. Half a character is replaced."""
     return unicodedata.normalize("NFC", password).encode("utf-8", "replace")
@@ -556,6 +607,10 @@ def _read_row(row: Any) -> _Row:
         password is not None,
     )
     return _Row(facts, password, generation, source)
+
+
+def _write_collections(names: Sequence[str] | None) -> str | None:
+    return None if names is None else json.dumps(names)
 
 
 def _write_time(value: datetime) -> str:

@@ -442,7 +442,7 @@ def check_policy(content: dict[str, Any]) -> Policy:
             place = ".".join(str(part) for part in first["loc"][:-1])
             raise InvalidInput(f"The setting {place} of the policy is wrong: {NAME_FORM}.") from None
         where = ".".join(str(part) for part in first["loc"]) or "policy"
-        reason = _REASONS.get(first["type"], first["msg"])
+        reason = _REASONS.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise InvalidInput(f"The setting {where} of the policy is wrong: {reason}.") from None
 
 
