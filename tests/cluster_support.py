@@ -288,3 +288,10 @@ def _replace(owner: Any, name: str, value: Any) -> None:
     before = getattr(owner, name)
     _undo.append(lambda: setattr(owner, name, before))
     setattr(owner, name, value)
+
+
+def wait_until(is_done: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.02)

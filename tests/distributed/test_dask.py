@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from cluster_support import (
     make_account,
     read_files,
     release,
+    wait_until,
     write_collection,
 )
 
@@ -309,13 +309,6 @@ def test_ended_driver(client: Any, source: Path, tmp_path: Path, how: signal.Sig
     assert len(account.entries()) == 1
     assert (to / "manifest.json").read_bytes() == found
     assert not any(client.run(has_key, manifest.release).values())
-
-
-def wait_until(is_done: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("has_other_bits", [False, True])

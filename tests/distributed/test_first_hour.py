@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_support import make_account, release, write_collection
+from cluster_support import make_account, release, wait_until, write_collection
 
 from scoreshield.distributed.sources.opening import describe_again, describe_source
 from scoreshield.errors import InvalidInput
@@ -115,3 +115,26 @@ def test_workers_that_return_late(tmp_path: Path) -> None:
     assert killed
     assert len(account.entries()) == 1
     assert np.isfinite(found.scores()).all()
+
+
+def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask waits for a worker without a word. The driver says so once, and goes on when one comes."""
+    distributed: Any = pytest.importorskip("distributed", reason="the 'dask' extra is not installed")
+    from scoreshield.distributed.engines import dask as engines
+
+    monkeypatch.setattr(engines, "_PATIENCE", 0.1)
+    settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
+        engine = engines.DaskEngine(client)
+        assert [one.result() for one in engine._wait_for([client.submit(abs, -1)])] == [1]
+        cluster.scale(0)
+        wait_until(lambda: not client.scheduler_info()["workers"])
+        said: list[str] = []
+
+        def warn(text: str, **_: object) -> None:
+            said.append(text)
+            cluster.scale(1)
+
+        monkeypatch.setattr(engines.warnings, "warn", warn)
+        assert [one.result() for one in engine._wait_for([client.submit(abs, number) for number in (-2, -3)])] == [2, 3]
+        assert [text.partition(":")[0] for text in said] == ["The Dask cluster has no worker"]

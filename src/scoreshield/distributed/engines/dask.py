@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import pydoc
 import secrets
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,14 @@ _DEATHS = 10
 _RETURN_TIME = {"distributed.deploy.lost-worker-timeout": "1 day"}
 #: A worker that is started here ignores Ctrl-C. Otherwise each one prints a traceback over the driver's sentence.
 _WORKER_SETUP = "scoreshield.distributed.engines.dask_worker"
+#: After so many seconds without the end of a task, the workers are counted.
+_PATIENCE = 30.0
+#: Between two looks at the tasks.
+_PAUSE = 0.02
+_NO_WORKERS = (
+    "The Dask cluster has no worker: the release waits for one. If none comes, end it, and start the same release "
+    "again on another cluster to go on."
+)
 _GO_ON = "start the same release again to go on"
 
 
@@ -100,7 +110,7 @@ class DaskEngine(Engine):
         except (OSError, RuntimeError, ValueError) as error:
             raise _explain(error) from None
         try:
-            for future in cluster.as_completed(futures):
+            for future in self._wait_for(futures):
                 try:
                     yield BlockFacts(*future.result())
                 except ScoreShieldError:
@@ -109,6 +119,21 @@ class DaskEngine(Engine):
                     raise _explain(error) from None
         finally:
             self._try(lambda: self._client.cancel(futures))
+
+    def _wait_for(self, futures: Sequence[Any]) -> Iterator[Any]:
+        """Yield tasks as they end. Dask waits without a word where no worker is left, so this warns once."""
+        ended, moment, is_warned = cluster.as_completed(futures), time.monotonic(), False
+        while not ended.is_empty():
+            batch = ended.next_batch(block=False)
+            yield from batch
+            now = time.monotonic()
+            if batch:
+                moment = now
+                continue
+            if now - moment > _PATIENCE and not is_warned and not self._client.scheduler_info()["workers"]:
+                is_warned = True
+                warnings.warn(_NO_WORKERS, stacklevel=2)
+            time.sleep(_PAUSE)
 
     def check_device(self, device: str) -> None:
         try:
