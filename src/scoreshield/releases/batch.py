@@ -555,16 +555,16 @@ def release_batch(
     """
     prepare = partial(prepare_batch, k=k, names=names, levels=levels, adjacency=adjacency, norm=norm)
     pending = prepare(embeddings, queries, epsilon=epsilon, rng=rng, progress=progress)
-    size, dimension = _embeddings.find_shape(embeddings)
-    rows = make_public_rows(size, dimension)
-    check_batch_worth(
-        pending.guarantee,
-        dimension,
-        k,
-        public_scores,
-        require_recall,
-        lambda other: prepare(rows, queries, epsilon=other, rng=0).guarantee,
-    )
+    if require_recall is not None or rng is None:
+        rows = make_public_rows(*_embeddings.find_shape(embeddings))
+        check_batch_worth(
+            pending.guarantee,
+            rows.shape[1],
+            k,
+            public_scores,
+            require_recall,
+            lambda other: prepare(rows, queries, epsilon=other, rng=0).guarantee,
+        )
     return pending.release(ledger)
 
 

@@ -401,7 +401,7 @@ def release_index(
         adjacency=adjacency,
     )
     pending: PendingRelease[_embeddings.Rows, Any] = prepare(embeddings, epsilon=epsilon, rng=rng, progress=progress)
-    if use == "search" or require_recall is not None:
+    if require_recall is not None or (use == "search" and rng is None):
         rows = make_public_rows(*_embeddings.find_shape(embeddings))
         check_index_worth(
             pending.guarantee,
