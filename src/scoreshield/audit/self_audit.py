@@ -83,7 +83,7 @@ def audit_shipped_releases(
     """Audit all releases of `list_shipped_releases`.
 
     Args:
-        quick: One budget, few releases and fixed seeds: the same outcome every time, in about a minute.
+        quick: One budget, few releases and fixed seeds: the same outcome every time, in about two minutes.
         progress: Called with (done, total, the name of the latest).
 
     Returns:
