@@ -98,9 +98,9 @@ def test_our_scores_are_audited_in_bulk(mechanism: str, delta: float, seed: int 
     release = partial(ss.release_scores, query=Q, epsilon=1.0, delta=delta, mechanism=mechanism)
     pair = worst_pairs(8, D, "scores", Q)[0]
     claim = Claim.of(release(pair.first))
-    start = time.process_time()  # others may use the cores
+    start = time.perf_counter()
     result = audit(release, claim, neighbours=pair, releases=100_000, confidence=1 - 1e-6, seed=seed)
-    assert time.process_time() - start < 20
+    assert time.perf_counter() - start < 20
     assert not result.broken
     assert result.epsilon_lower > (0.85 if delta == 0 else 0.1)
 

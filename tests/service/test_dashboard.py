@@ -593,7 +593,7 @@ def test_pages_explain_sums_of_callers(client: TestClient, service: Service) -> 
 
 def test_a_person_without_collections_reads_who_chooses_them(client: TestClient, service: Service) -> None:
     sign_in(client, service, "nora", "reader", collections=[])
-    assert "The operator of the service chooses the collections" in client.get("/dashboard").text
+    assert "scoreshield serve people change NAME --collection COLLECTION" in client.get("/dashboard").text
 
 
 def test_small_deltas_of_entries_are_typeset(tmp_path: Path) -> None:
